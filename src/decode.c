@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Products of a few rows with many keys, without GEMM: each key and value row
+ * is read once for four query rows at a time. Compiled once per instruction
+ * set; ATTN_ISA_NAME is its name.
+ *
+ * A row's result does not depend on the rows beside it: the same bits whether
+ * one, two or four of them are taken together.
+ */
+#include "kernels.h"
+#include "vec.h"
+
+/* Prefetch into L2: the other of K and V comes while this one is in use. Beyond the caches
+   this decides the speed (design: 14 to 31 GB/s of read bandwidth). */
+#define PREFETCH(p) __builtin_prefetch((p), 0, 2)
+#define LINE 16 /* floats in a cache line */
+
+INLINE void prefetch_row(const struct few_rows *t, int64_t j)
+{
+    if (t->next && j < t->keys)
+        for (int64_t d = 0; d < t->D_next; d += LINE) PREFETCH(t->next + j * t->ld_next + d);
+}
+
+/*
+ * s[r][j] = scale * sum_d q[r][d] x[j][d] for nr rows by W / nr keys: W partial
+ * sums in W registers (or nearly), reduced together by sums(). Keys past the
+ * last are read as the last and their results dropped.
+ */
+INLINE void dots(int nr, const struct few_rows *t, int64_t r0, int64_t j0)
+{
+    const int nk = W / nr;
+    vf acc[W];
+    const float *x[W], *q[4];
+    UNROLL for (int k = 0; k < nk; k++)
+        x[k] = t->x + (j0 + k < t->keys ? j0 + k : t->keys - 1) * t->ldx;
+    UNROLL for (int r = 0; r < nr; r++)
+        q[r] = t->q[r0 + r < t->rows ? r0 + r : t->rows - 1];
+    UNROLL for (int i = 0; i < W; i++) acc[i] = splat(0.0f);
+    int64_t d = 0;
+    for (; d + W <= t->D; d += W) {
+        vf y[4];
+        UNROLL for (int r = 0; r < nr; r++) y[r] = load(q[r] + d);
+        UNROLL for (int k = 0; k < nk; k++) {
+            vf v = load(x[k] + d);
+            UNROLL for (int r = 0; r < nr; r++) acc[r * nk + k] += v * y[r];
+        }
+    }
+    if (d < t->D)
+        for (int k = 0; k < nk; k++) {
+            vf v = load_n(x[k] + d, t->D - d);
+            for (int r = 0; r < nr; r++) acc[r * nk + k] += v * load_n(q[r] + d, t->D - d);
+        }
+    vf s = sums(acc) * t->scale;
+    float lane[W];
+    store(lane, s);
+    int64_t n = t->keys - j0 < nk ? t->keys - j0 : nk;
+    for (int r = 0; r < nr && r0 + r < t->rows; r++)
+        memcpy(t->s + (r0 + r) * t->lds + j0, lane + r * nk, (size_t)n * sizeof(float));
+}
+
+void KERNEL(dot_rows)(const struct few_rows *t)
+{
+    int64_t step = t->rows == 1 ? W : t->rows == 2 ? W / 2 : W / 4;
+    for (int64_t j = 0; j < t->keys; j += step) {
+        for (int64_t k = 0; k < step; k++) prefetch_row(t, j + k);
+        if (t->rows == 1)
+            dots(1, t, 0, j);
+        else if (t->rows == 2)
+            dots(2, t, 0, j);
+        else
+            for (int64_t r = 0; r < t->rows; r += 4) dots(4, t, r, j);
+    }
+}
+
+/* o[r][d .. d + nv * W) (+)= sum_j s[r][j] x[j][d ..], nr rows */
+INLINE void sum_values(int nr, int nv, const struct few_rows *t, int64_t r0, int64_t d,
+                       bool prefetch)
+{
+    vf acc[4][4];
+    UNROLL for (int r = 0; r < nr; r++)
+        UNROLL for (int i = 0; i < nv; i++)
+            acc[r][i] = t->first ? splat(0.0f) : load(t->o[r0 + r] + d + i * W);
+    const float *x = t->x + d, *s = t->s + r0 * t->lds;
+    for (int64_t j = 0; j < t->keys; j++, x += t->ldx) {
+        if (prefetch)
+            prefetch_row(t, j);
+        UNROLL for (int i = 0; i < nv; i++) {
+            vf v = load(x + i * W);
+            UNROLL for (int r = 0; r < nr; r++) acc[r][i] += v * s[r * t->lds + j];
+        }
+    }
+    UNROLL for (int r = 0; r < nr; r++)
+        UNROLL for (int i = 0; i < nv; i++) store(t->o[r0 + r] + d + i * W, acc[r][i]);
+}
+
+/* The last D % W columns of one row. */
+INLINE void sum_values_tail(const struct few_rows *t, int64_t r, int64_t d)
+{
+    int64_t n = t->D - d;
+    vf acc = t->first ? splat(0.0f) : load_n(t->o[r] + d, n);
+    for (int64_t j = 0; j < t->keys; j++)
+        acc += load_n(t->x + j * t->ldx + d, n) * t->s[r * t->lds + j];
+    store_n(t->o[r] + d, acc, n);
+}
+
+#define NV (W == 16 ? 4 : 2) /* nr * NV accumulators: 16 of 32, or 8 of 16 registers */
+
+INLINE void sum_rows(int nr, const struct few_rows *t, int64_t r0)
+{
+    int64_t d = 0;
+    for (; d + NV * W <= t->D; d += NV * W) sum_values(nr, NV, t, r0, d, r0 == 0 && d == 0);
+    for (; d + W <= t->D; d += W) sum_values(nr, 1, t, r0, d, false);
+    if (d < t->D)
+        for (int r = 0; r < nr; r++) sum_values_tail(t, r0 + r, d);
+}
+
+void KERNEL(add_rows)(const struct few_rows *t)
+{
+    int64_t r = 0;
+    for (; r + 4 <= t->rows; r += 4) sum_rows(4, t, r);
+    if (r + 2 <= t->rows) {
+        sum_rows(2, t, r);
+        r += 2;
+    }
+    if (r < t->rows)
+        sum_rows(1, t, r);
+}

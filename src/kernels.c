@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+/* The table of one instruction set's kernels. Compiled once per set, as they are. */
+#include "kernels.h"
+#include "vec.h"
+
+#define STRING_(x) #x
+#define STRING(x) STRING_(x)
+
+#if defined(__AVX512F__)
+#define ISA_NEEDED (ATTN_ISA_AVX2 | ATTN_ISA_AVX512)
+#elif defined(__AVX2__)
+#define ISA_NEEDED ATTN_ISA_AVX2
+#else
+#define ISA_NEEDED ATTN_ISA_BASE
+#endif
+
+extern const struct kernels KERNEL(table);
+const struct kernels KERNEL(table) = {
+    .name = STRING(ATTN_ISA_NAME),
+    .isa = ISA_NEEDED,
+    .width = W,
+    .softmax_rows = KERNEL(softmax_rows),
+    .finish_rows = KERNEL(finish_rows),
+    .scale_row = KERNEL(scale_row),
+    .merge_row = KERNEL(merge_row),
+    .weights_row = KERNEL(weights_row),
+    .exp_row = KERNEL(exp_row),
+    .softcap_row = KERNEL(softcap_row),
+    .mask_add_row = KERNEL(mask_add_row),
+    .mask_bool_row = KERNEL(mask_bool_row),
+    .transpose = KERNEL(transpose),
+    .all_finite = KERNEL(all_finite),
+    .add_bias = KERNEL(add_bias),
+    .dot_rows = KERNEL(dot_rows),
+    .add_rows = KERNEL(add_rows),
+};

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The fused row-wise softmax and the other vector loops between the products.
+ * Compiled once per instruction set; ATTN_ISA_NAME is its name.
+ */
+#include "kernels.h"
+#include "vec.h"
+
+/* Lanes [from, to) of a row become x. */
+INLINE void fill(float *s, int64_t from, int64_t to, float x)
+{
+    for (int64_t j = from; j < to; j++) s[j] = x;
+}
+
+/*
+ * One row of n scores (n a multiple of W) into exp(s - m), where m is the
+ * maximum of this tile and all before it; l and o are rescaled where m grew.
+ *
+ * The maximum is taken by comparison, which drops NaN: a NaN score then makes
+ * its own exponential NaN, and through the sum the row. m = -inf (nothing but
+ * -inf so far) is subtracted as 0, so that -inf - -inf never happens; a row
+ * with m = -inf holds o = 0 or NaN, and both stay what they are.
+ */
+INLINE void softmax_row(float *restrict s, int64_t n, float *m, float *l, float *restrict o,
+                        int64_t Dv)
+{
+    vf top[4];
+    UNROLL for (int i = 0; i < 4; i++) top[i] = splat(-INFINITY);
+    int64_t j = 0;
+    for (; j + 4 * W <= n; j += 4 * W)
+        UNROLL for (int i = 0; i < 4; i++) top[i] = vmax(load(s + j + i * W), top[i]);
+    for (; j < n; j += W) top[0] = vmax(load(s + j), top[0]);
+    float max = hmax(vmax(vmax(top[0], top[1]), vmax(top[2], top[3])));
+
+    float sum = *l;
+    if (max > *m) {
+        float c = *m == -INFINITY ? 0.0f : vexp(splat(*m - max))[0];
+        sum *= c;
+        if (o && *m != -INFINITY)
+            KERNEL(scale_row)(Dv, o, c);
+        *m = max;
+    }
+    float base = *m == -INFINITY ? 0.0f : *m;
+    vf part[4] = {{0}};
+    for (j = 0; j + 4 * W <= n; j += 4 * W)
+        UNROLL for (int i = 0; i < 4; i++) {
+            vf e = vexp(load(s + j + i * W) - base);
+            store(s + j + i * W, e);
+            part[i] += e;
+        }
+    for (; j < n; j += W) {
+        vf e = vexp(load(s + j) - base);
+        store(s + j, e);
+        part[0] += e;
+    }
+    *l = sum + hsum((part[0] + part[1]) + (part[2] + part[3]));
+}
+
+void KERNEL(softmax_rows)(const struct softmax_rows *t)
+{
+    for (int64_t r = 0; r < t->rows; r++) {
+        float *s = t->s + r * t->lds;
+        float *o = t->o ? t->o + r * t->ldo : NULL;
+        int64_t lo = t->sight ? t->sight[r][0] : 0;
+        int64_t hi = t->sight ? t->sight[r][1] : t->cols;
+        if (lo >= hi) {
+            fill(s, 0, t->cols, 0.0f);
+            continue;
+        }
+        /* whole vectors from the one that holds lo to the one that holds hi - 1 */
+        int64_t from = lo / W * W, to = (hi + W - 1) / W * W;
+        fill(s, 0, from, 0.0f);
+        fill(s, from, lo, -INFINITY);
+        fill(s, hi, to, -INFINITY);
+        fill(s, to, t->cols, 0.0f);
+        softmax_row(s + from, to - from, t->m + r, t->l + r, o, t->Dv);
+    }
+}
+
+void KERNEL(scale_row)(int64_t n, float *o, float c)
+{
+    int64_t d = 0;
+    for (; d + W <= n; d += W) store(o + d, load(o + d) * c);
+    for (; d < n; d++) o[d] *= c;
+}
+
+void KERNEL(finish_rows)(int64_t rows, int64_t Dv, float *o, int64_t ldo, const float *l)
+{
+    for (int64_t r = 0; r < rows; r++, o += ldo) {
+        if (l[r] == 0.0f)
+            fill(o, 0, Dv, 0.0f);
+        else
+            KERNEL(scale_row)(Dv, o, 1.0f / l[r]);
+    }
+}
+
+void KERNEL(merge_row)(int64_t n, float *acc, float a, const float *part, float b)
+{
+    if (b == 0.0f) { /* an absent part may hold anything */
+        if (a == 0.0f)
+            fill(acc, 0, n, 0.0f);
+        else
+            KERNEL(scale_row)(n, acc, a);
+        return;
+    }
+    int64_t d = 0;
+    for (; d + W <= n; d += W) {
+        vf x = load(part + d) * b;
+        store(acc + d, a == 0.0f ? x : load(acc + d) * a + x);
+    }
+    for (; d < n; d++) {
+        float x = part[d] * b;
+        acc[d] = a == 0.0f ? x : acc[d] * a + x;
+    }
+}
+
+void KERNEL(weights_row)(int64_t n, float *s, float m, float l)
+{
+    float base = m == -INFINITY ? 0.0f : m;
+    float c = l == 0.0f ? 0.0f : 1.0f / l;
+    int64_t j = 0;
+    for (; j + W <= n; j += W) {
+        vf x = load(s + j);
+        /* -inf is "not visible" and stays 0 even in a row of NaN */
+        store(s + j, sel(x == -INFINITY, splat(0.0f), vexp(x - base) * c));
+    }
+    if (j < n) {
+        vf x = load_n(s + j, n - j);
+        store_n(s + j, sel(x == -INFINITY, splat(0.0f), vexp(x - base) * c), n - j);
+    }
+}
+
+void KERNEL(exp_row)(int64_t n, float *x)
+{
+    int64_t j = 0;
+    for (; j + W <= n; j += W) store(x + j, vexp(load(x + j)));
+    if (j < n)
+        store_n(x + j, vexp(load_n(x + j, n - j)), n - j);
+}
+
+/*
+ * tanh(x): below 0.625 an odd minimax polynomial (Remez, relative error 5e-9),
+ * above by 1 - 2 / (1 + exp(2 |x|)) with the exponential of -2 |x|, which
+ * cannot overflow: (1 - e) / (1 + e). NaN stays NaN, +-inf gives +-1.
+ */
+INLINE vf vtanh(vf x)
+{
+    vi sign = (vi)x & (int32_t)0x80000000;
+    vf a = (vf)((vi)x & 0x7fffffff);
+    vf e = vexp(a * -2.0f);
+    vf big = (1.0f - e) / (1.0f + e);
+    vf u = a * a;
+    vf p = u * -0.00564831649001f + 0.0205898265024f;
+    p = p * u - 0.0537251266203f;
+    p = p * u + 0.133312744328f;
+    p = p * u - 0.333332760593f;
+    vf small = a + a * u * p;
+    return (vf)((vi)sel(a < 0.625f, small, big) | sign);
+}
+
+void KERNEL(softcap_row)(int64_t n, float *s, float cap)
+{
+    float inv = 1.0f / cap;
+    int64_t j = 0;
+    for (; j + W <= n; j += W) store(s + j, vtanh(load(s + j) * inv) * cap);
+    if (j < n)
+        store_n(s + j, vtanh(load_n(s + j, n - j) * inv) * cap, n - j);
+}
+
+INLINE vf masked(vf s, vf mask) { return sel(mask == -INFINITY, mask, s + mask); }
+
+void KERNEL(mask_add_row)(int64_t n, float *s, const float *mask, int64_t stride)
+{
+    int64_t j = 0;
+    if (stride == 1)
+        for (; j + W <= n; j += W) store(s + j, masked(load(s + j), load(mask + j)));
+    for (; j < n; j++) {
+        float x = mask[j * stride];
+        s[j] = x == -INFINITY ? -INFINITY : s[j] + x;
+    }
+}
+
+void KERNEL(mask_bool_row)(int64_t n, float *s, const uint8_t *mask, int64_t stride)
+{
+    typedef uint8_t vb __attribute__((vector_size(W)));
+    int64_t j = 0;
+    if (stride == 1)
+        for (; j + W <= n; j += W) {
+            vb b;
+            memcpy(&b, mask + j, W);
+            vi keep = __builtin_convertvector(b, vi) != 0;
+            store(s + j, sel(keep, load(s + j), splat(-INFINITY)));
+        }
+    for (; j < n; j++)
+        if (!mask[j * stride])
+            s[j] = -INFINITY;
+}
+
+void KERNEL(transpose)(int64_t rows, int64_t cols, const float *x, int64_t ldx, float *y,
+                       int64_t ldy)
+{
+    int64_t full_r = rows / W * W, full_c = cols / W * W;
+    for (int64_t r = 0; r < full_r; r += W)
+        for (int64_t c = 0; c < full_c; c += W) {
+            vf t[W];
+            UNROLL for (int i = 0; i < W; i++) t[i] = load(x + (r + i) * ldx + c);
+            transpose_vectors(t);
+            UNROLL for (int i = 0; i < W; i++) store(y + (c + i) * ldy + r, t[i]);
+        }
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = r < full_r ? full_c : 0; c < cols; c++) y[c * ldy + r] = x[r * ldx + c];
+}
+
+/* Exponent bits all ones: NaN or Inf, whatever the compiler thinks of x != x. */
+#define EXPONENT 0x7f800000
+
+bool KERNEL(all_finite)(int64_t rows, int64_t cols, const float *x, int64_t ldx)
+{
+    for (int64_t r = 0; r < rows; r++, x += ldx) {
+        vi bad = {0};
+        int64_t c = 0;
+        for (; c + W <= cols; c += W) bad |= ((vi)load(x + c) & EXPONENT) == EXPONENT;
+        if (c < cols)
+            bad |= ((vi)load_n(x + c, cols - c) & EXPONENT) == EXPONENT;
+        int32_t any = 0;
+        UNROLL for (int i = 0; i < W; i++) any |= bad[i];
+        if (any)
+            return false;
+    }
+    return true;
+}
+
+void KERNEL(add_bias)(int64_t rows, int64_t cols, const float *x, int64_t ldx, const float *bias,
+                      float *y, int64_t ldy)
+{
+    for (int64_t r = 0; r < rows; r++, x += ldx, y += ldy) {
+        int64_t c = 0;
+        for (; c + W <= cols; c += W)
+            store(y + c, bias ? load(x + c) + load(bias + c) : load(x + c));
+        for (; c < cols; c++) y[c] = bias ? x[c] + bias[c] : x[c];
+    }
+}

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Vectors of float for the kernels that are compiled once per instruction set.
+ *
+ * GCC and Clang vector extensions only: no intrinsics, so one source serves
+ * every ISA, and no reliance on the auto-vectorizer. The width follows the
+ * flags that the file is compiled with.
+ */
+#ifndef ATTN_VEC_H
+#define ATTN_VEC_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#define VEC_BYTES 64
+#elif defined(__AVX__)
+#define VEC_BYTES 32
+#else
+#define VEC_BYTES 16
+#endif
+#define W (VEC_BYTES / 4) /* floats in one vector */
+
+typedef float vf __attribute__((vector_size(VEC_BYTES)));
+typedef int32_t vi __attribute__((vector_size(VEC_BYTES)));
+/* The same at any address that is good for a float; may alias any float. */
+typedef float vf_any __attribute__((vector_size(VEC_BYTES), aligned(4), may_alias));
+
+#define INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#endif
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi){__VA_ARGS__})
+#endif
+
+INLINE vf load(const float *p) { return *(const vf_any *)p; }
+INLINE void store(float *p, vf x) { *(vf_any *)p = x; }
+INLINE vf splat(float x) { return (vf){0} + x; }
+
+/* The first n < W lanes; the others are 0 and never read from memory. */
+INLINE vf load_n(const float *p, int64_t n)
+{
+    vf x = {0};
+    memcpy(&x, p, (size_t)n * sizeof(float));
+    return x;
+}
+
+INLINE void store_n(float *p, vf x, int64_t n) { memcpy(p, &x, (size_t)n * sizeof(float)); }
+
+/* GCC's C has no ?: on vectors. */
+INLINE vf sel(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
+
+/* b where either is NaN, as x86's maxps has it: a running maximum in b drops NaN. */
+INLINE vf vmax(vf a, vf b) { return sel(a > b, a, b); }
+
+/*
+ * exp(x) for x <= 0, -inf or NaN: relative error <= 2 ulp; below 2^-126 the
+ * result is exactly 0, and every NaN stays NaN.
+ *
+ * x = n ln2 + r with |r| <= ln2 / 2, n by adding and taking away 1.5 * 2^23
+ * (rintf is a call in plain SSE2); ln2 is split so that n * LN2_HI is exact
+ * (Cody and Waite). exp(r) is a minimax polynomial: Remez, relative weight, on
+ * |r| <= 0.347; its error is 3e-9. 2^n is made from bits and applied by a float
+ * multiply: adding n to the exponent of the product would turn NaN into numbers.
+ */
+INLINE vf vexp(vf x)
+{
+    const float magic = 0x1.8p23f, log2e = 0x1.715476p0f;
+    const float ln2_hi = 0.693359375f, ln2_lo = -2.12194440e-4f;
+    vf t = x * log2e + magic;
+    vf n = t - magic;
+    vf r = x - n * ln2_hi;
+    r = r - n * ln2_lo;
+    vf p = r * 0.00138144670593f + 0.00836878041118f;
+    p = p * r + 0.0416683942109f;
+    p = p * r + 0.166665201078f;
+    p = p * r + 0.499999934125f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    vf two_n = (vf)(((vi)t + 127) << 23);
+    vi under = x < -87.33654f; /* -126 ln2; false for NaN */
+    return (vf)((vi)(p * two_n) & ~under);
+}
+
+/* Lanes l of an exchange over distance s: out of a where bit s of l is clear. */
+#define LANE(l, s, up) (((l) & (s)) ? W + (l) - (s) + (up) * (s) : (l) + (up) * (s))
+#define LANES4(s, up, b) \
+    LANE((b), s, up), LANE((b) + 1, s, up), LANE((b) + 2, s, up), LANE((b) + 3, s, up)
+#if W == 4
+#define LANES(s, up) LANES4(s, up, 0)
+#elif W == 8
+#define LANES(s, up) LANES4(s, up, 0), LANES4(s, up, 4)
+#else
+#define LANES(s, up) LANES4(s, up, 0), LANES4(s, up, 4), LANES4(s, up, 8), LANES4(s, up, 12)
+#endif
+#define PICK(a, b, s, up) SHUFFLE(a, b, LANES(s, up))
+
+/* One round of the W x W transpose: rows i and i + s exchange half their lanes. */
+#define TRANSPOSE_ROUND(x, s)                                        \
+    UNROLL for (int i = 0; i < W; i++) if (!(i & (s)))               \
+    {                                                                \
+        vf lo_ = (x)[i], hi_ = (x)[i + (s)];                         \
+        (x)[i] = PICK(lo_, hi_, s, 0);                               \
+        (x)[i + (s)] = PICK(lo_, hi_, s, 1);                         \
+    }
+
+INLINE void transpose_vectors(vf x[W])
+{
+    TRANSPOSE_ROUND(x, 1)
+    TRANSPOSE_ROUND(x, 2)
+#if W >= 8
+    TRANSPOSE_ROUND(x, 4)
+#endif
+#if W >= 16
+    TRANSPOSE_ROUND(x, 8)
+#endif
+}
+
+#define SUMS_ROUND(x, s) \
+    UNROLL for (int i = 0; i < W; i += 2 * (s)) \
+        (x)[i] = PICK((x)[i], (x)[i + (s)], s, 0) + PICK((x)[i], (x)[i + (s)], s, 1);
+
+/* Lane l of the result is the sum of all lanes of x[l]: W sums for W - 1 adds. */
+INLINE vf sums(vf x[W])
+{
+    SUMS_ROUND(x, 1)
+    SUMS_ROUND(x, 2)
+#if W >= 8
+    SUMS_ROUND(x, 4)
+#endif
+#if W >= 16
+    SUMS_ROUND(x, 8)
+#endif
+    return x[0];
+}
+
+/* Lane l of the partner in an exchange over distance s. */
+#define XLANES4(s, b) (b) ^ (s), ((b) + 1) ^ (s), ((b) + 2) ^ (s), ((b) + 3) ^ (s)
+#if W == 4
+#define XLANES(s) XLANES4(s, 0)
+#elif W == 8
+#define XLANES(s) XLANES4(s, 0), XLANES4(s, 4)
+#else
+#define XLANES(s) XLANES4(s, 0), XLANES4(s, 4), XLANES4(s, 8), XLANES4(s, 12)
+#endif
+
+/* Sum and maximum of all lanes, always in the same order. */
+INLINE float hsum(vf x)
+{
+#if W >= 16
+    x = x + SHUFFLE(x, x, XLANES(8));
+#endif
+#if W >= 8
+    x = x + SHUFFLE(x, x, XLANES(4));
+#endif
+    x = x + SHUFFLE(x, x, XLANES(2));
+    x = x + SHUFFLE(x, x, XLANES(1));
+    return x[0];
+}
+
+INLINE float hmax(vf x)
+{
+#if W >= 16
+    x = vmax(x, SHUFFLE(x, x, XLANES(8)));
+#endif
+#if W >= 8
+    x = vmax(x, SHUFFLE(x, x, XLANES(4)));
+#endif
+    x = vmax(x, SHUFFLE(x, x, XLANES(2)));
+    x = vmax(x, SHUFFLE(x, x, XLANES(1)));
+    return x[0];
+}
+
+#endif
