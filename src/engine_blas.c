@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One query block by cblas_sgemm: for each tile of keys, scores of a strip of
+ * queries, softmax, and the weighted values added to the output.
+ *
+ * With a BLAS core that has a small-matrix path (PATH_TILES) the key tile is
+ * transposed once for all strips and heads of the block, and both products are
+ * NN and at most SMALL_PRODUCT multiply-adds: nothing is packed, no buffer and
+ * no thread of BLAS's is used. Elsewhere (PATH_TILES_NT) K is read in place.
+ */
+#include "internal.h"
+
+enum finiteness { UNKNOWN, FINITE, NOT_FINITE };
+
+struct tile_state {
+    struct kv_tile kv;     /* the tile */
+    struct kv_tile finite; /* the same with non-finite values as 0 */
+    enum finiteness values;
+};
+
+static int64_t key_tile_ld(const struct plan *plan)
+{
+    return round_up(plan->tile_keys, LANES_MAX);
+}
+
+static void score_product(const struct block *blk, const struct tile_state *tile,
+                          const struct strip *t)
+{
+    const attn_op *op = blk->job->op;
+    const struct tensor *q = &blk->job->q;
+    int64_t skip = t->j0 - tile->kv.j0;
+    struct product p = {
+        .m = t->rows,
+        .n = t->cols,
+        .k = op->Dk,
+        .alpha = op->scale == 0.0f ? 1.0f : op->scale, /* see attn_i_apply_rules */
+        .beta = 0.0f,
+        .a = q->data + t->b * q->sb + t->h * q->sh + t->i0 * q->sl,
+        .lda = q->sl,
+        .c = t->s,
+        .ldc = t->lds,
+    };
+    if (blk->plan->path == PATH_TILES) {
+        p.b = blk->scratch->kt + skip;
+        p.ldb = key_tile_ld(blk->plan);
+    } else {
+        p.b = tile->kv.k + skip * tile->kv.ldk;
+        p.ldb = tile->kv.ldk;
+        p.b_transposed = true;
+    }
+    attn_i_sgemm(&p);
+}
+
+static void value_product(const struct block *blk, const struct kv_tile *kv,
+                          const struct strip *t, float *o, bool first)
+{
+    struct product p = {
+        .m = t->rows,
+        .n = blk->job->op->Dv,
+        .k = t->cols,
+        .alpha = 1.0f,
+        .beta = first ? 0.0f : 1.0f,
+        .a = t->s,
+        .lda = t->lds,
+        .b = kv->v + (t->j0 - kv->j0) * kv->ldv,
+        .ldb = kv->ldv,
+        .c = o,
+        .ldc = blk->o_row,
+    };
+    attn_i_sgemm(&p);
+}
+
+/* 0 * NaN is NaN: values that are not finite must not meet rows that do not see their key. */
+static bool needs_finite_copy(const struct block *blk, struct tile_state *tile)
+{
+    if (tile->values == UNKNOWN) {
+        tile->values = attn_i_values_finite(blk, &tile->kv) ? FINITE : NOT_FINITE;
+        if (tile->values == NOT_FINITE)
+            tile->finite = attn_i_finite_values(blk, &tile->kv);
+    }
+    return tile->values == NOT_FINITE;
+}
+
+/* Strip s of head h0 + g against a tile. */
+static void attend_strip(const struct block *blk, struct tile_state *tile, int64_t g, int64_t s)
+{
+    const struct plan *plan = blk->plan;
+    int64_t i0 = strip_start(blk->job->Lq, plan->n_strips, s);
+    int64_t i1 = strip_start(blk->job->Lq, plan->n_strips, s + 1);
+    struct span all = {tile->kv.j0, tile->kv.j0 + tile->kv.count};
+    struct span keys = span_and(attn_i_rows_span(blk->job, &blk->item, i0, i1), all);
+    if (keys.lo >= keys.hi)
+        return;
+    struct strip t = {
+        .b = blk->b,
+        .h = blk->h0 + g,
+        .i0 = i0,
+        .rows = i1 - i0,
+        .j0 = keys.lo,
+        .cols = keys.hi - keys.lo,
+        .s = blk->scratch->s,
+        .lds = key_tile_ld(plan),
+    };
+    uint8_t *started = blk->scratch->started + g * plan->block_strips + (s - blk->s0);
+    float *o = blk->o + g * blk->o_head + (i0 - blk->i0) * blk->o_row;
+
+    score_product(blk, tile, &t);
+    bool all_seen =
+        attn_i_strip_softmax(blk, &t, g * blk->nq + i0 - blk->i0, *started ? o : NULL);
+    bool copy = !all_seen && needs_finite_copy(blk, tile);
+    value_product(blk, copy ? &tile->finite : &tile->kv, &t, o, !*started);
+    if (copy)
+        attn_i_strip_repair(blk, &t, &tile->kv, o);
+    *started = 1;
+}
+
+/* All keys of the range, seen or not, for the RAW and CAPPED outputs: a product of its own, so
+   that asking changes no bit of the output. */
+static void raw_scores(const struct block *blk)
+{
+    const attn_op *op = blk->job->op;
+    const struct tensor *q = &blk->job->q;
+    int64_t begin = blk->item.begin, n = blk->item.range_end - begin;
+    if (n <= 0)
+        return;
+    struct kv_tile kv = attn_i_kv_tile(blk, begin, n);
+    for (int64_t g = 0; g < blk->heads; g++) {
+        struct product p = {
+            .m = blk->nq,
+            .n = n,
+            .k = op->Dk,
+            .alpha = op->scale == 0.0f ? 1.0f : op->scale,
+            .a = q->data + blk->b * q->sb + (blk->h0 + g) * q->sh + blk->i0 * q->sl,
+            .lda = q->sl,
+            .b = kv.k,
+            .ldb = kv.ldk,
+            .b_transposed = true,
+            .c = attn_i_raw_scores(blk, g, 0) + begin,
+            .ldc = blk->job->Lk,
+        };
+        attn_i_sgemm(&p);
+    }
+    attn_i_finish_raw(blk);
+}
+
+void attn_i_blas_attend(const struct block *blk)
+{
+    const struct job *job = blk->job;
+    const struct plan *plan = blk->plan;
+    struct span keys = attn_i_rows_span(job, &blk->item, blk->i0, blk->i0 + blk->nq);
+    keys = span_and(keys, blk->keys);
+    int64_t skipped = (max64(keys.lo, blk->keys.lo) - blk->keys.lo) / plan->tile_keys;
+
+    for (int64_t i = 0; i < blk->heads * plan->block_strips; i++) blk->scratch->started[i] = 0;
+    if (attn_i_raw_scores(blk, 0, 0))
+        raw_scores(blk);
+    for (int64_t j = blk->keys.lo + skipped * plan->tile_keys; j < keys.hi; j += plan->tile_keys) {
+        int64_t n = min64(plan->tile_keys, keys.hi - j);
+        struct tile_state tile = {.kv = attn_i_kv_tile(blk, j, n), .values = UNKNOWN};
+        if (plan->path == PATH_TILES)
+            job->op->kernels->transpose(n, job->op->Dk, tile.kv.k, tile.kv.ldk, blk->scratch->kt,
+                                        key_tile_ld(plan));
+        for (int64_t g = 0; g < blk->heads; g++)
+            for (int64_t s = blk->s0; s < blk->s1; s++) attend_strip(blk, &tile, g, s);
+    }
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What engines that hold a strip of scores row by row share: the way from raw
+ * scores to weights, the score outputs, and values that are NaN or Inf.
+ */
+#include "internal.h"
+
+#include <math.h>
+#include <string.h>
+
+struct kv_tile attn_i_kv_tile(const struct block *blk, int64_t j0, int64_t count)
+{
+    const struct tensor *k = &blk->job->k, *v = &blk->job->v;
+    struct kv_tile tile = {
+        .k = k->data + blk->b * k->sb + blk->hk * k->sh + j0 * k->sl,
+        .v = v->data + blk->b * v->sb + blk->hk * v->sh + j0 * v->sl,
+        .ldk = k->sl,
+        .ldv = v->sl,
+        .j0 = j0,
+        .count = count,
+    };
+    return tile;
+}
+
+/* Scores after all rules, for the MASKED output and, finished later, the WEIGHTS. */
+static void hand_out(const struct block *blk, const struct strip *t, int32_t stage,
+                     const int32_t (*sight)[2])
+{
+    if (!blk->scores[stage])
+        return;
+    float *to = blk->scores[stage] + (t->h - blk->h0) * blk->scores_head +
+                (t->i0 - blk->i0) * blk->job->Lk + t->j0;
+    for (int64_t r = 0; r < t->rows; r++, to += blk->job->Lk) {
+        int64_t lo = sight ? sight[r][0] : 0, hi = sight ? sight[r][1] : t->cols;
+        memcpy(to + lo, t->s + r * t->lds + lo, (size_t)(hi - lo) * sizeof(float));
+    }
+}
+
+bool attn_i_strip_softmax(const struct block *blk, const struct strip *t, int64_t row0, float *o)
+{
+    int32_t(*sight)[2] = blk->scratch->sight;
+    bool some = attn_i_apply_rules(blk->job, &blk->item, t, sight);
+    const int32_t(*seen)[2] = some ? (const int32_t(*)[2])sight : NULL;
+    hand_out(blk, t, ATTN_STAGE_MASKED, seen);
+    hand_out(blk, t, ATTN_STAGE_WEIGHTS, seen);
+    struct softmax_rows rows = {
+        .rows = t->rows,
+        .cols = t->cols,
+        .s = t->s,
+        .lds = t->lds,
+        .sight = seen,
+        .m = blk->m + row0,
+        .l = blk->l + row0,
+        .o = o,
+        .ldo = blk->o_row,
+        .Dv = blk->job->op->Dv,
+    };
+    blk->job->op->kernels->softmax_rows(&rows);
+    return !some;
+}
+
+bool attn_i_values_finite(const struct block *blk, const struct kv_tile *tile)
+{
+    return blk->job->op->kernels->all_finite(tile->count, blk->job->op->Dv, tile->v, tile->ldv);
+}
+
+struct kv_tile attn_i_finite_values(const struct block *blk, const struct kv_tile *tile)
+{
+    int64_t Dv = blk->job->op->Dv;
+    struct kv_tile finite = *tile;
+    float *to = blk->scratch->v_finite;
+    for (int64_t j = 0; j < tile->count; j++)
+        for (int64_t d = 0; d < Dv; d++) {
+            float x = tile->v[j * tile->ldv + d];
+            to[j * Dv + d] = isfinite(x) ? x : 0.0f;
+        }
+    finite.v = to;
+    finite.ldv = Dv;
+    return finite;
+}
+
+/* One value that is NaN or Inf, in column d of key j. */
+static void repair_element(const struct block *blk, const struct strip *t, int64_t j, float x,
+                           float *o)
+{
+    for (int64_t r = 0; r < t->rows; r++)
+        if (attn_i_visible(blk->job, &blk->item, t->b, t->h, t->i0 + r, j))
+            o[r * blk->o_row] += t->s[r * t->lds + j - t->j0] * x;
+}
+
+void attn_i_strip_repair(const struct block *blk, const struct strip *t,
+                         const struct kv_tile *tile, float *o)
+{
+    for (int64_t j = t->j0; j < t->j0 + t->cols; j++)
+        for (int64_t d = 0; d < blk->job->op->Dv; d++) {
+            float x = tile->v[(j - tile->j0) * tile->ldv + d];
+            if (!isfinite(x))
+                repair_element(blk, t, j, x, o + d);
+        }
+}
+
+float *attn_i_raw_scores(const struct block *blk, int64_t g, int64_t i)
+{
+    float *raw = blk->scores[ATTN_STAGE_RAW] ? blk->scores[ATTN_STAGE_RAW]
+                                             : blk->scores[ATTN_STAGE_CAPPED];
+    return raw ? raw + g * blk->scores_head + i * blk->job->Lk : NULL;
+}
+
+void attn_i_finish_raw(const struct block *blk)
+{
+    const attn_op *op = blk->job->op;
+    int64_t Lk = blk->job->Lk, begin = blk->item.begin, n = blk->item.range_end - begin;
+    for (int64_t g = 0; g < blk->heads; g++)
+        for (int64_t i = 0; i < blk->nq; i++) {
+            float *raw = attn_i_raw_scores(blk, g, i);
+            if (op->scale == 0.0f)
+                op->kernels->scale_row(n, raw + begin, 0.0f);
+            if (!blk->scores[ATTN_STAGE_CAPPED])
+                continue;
+            float *capped = blk->scores[ATTN_STAGE_CAPPED] + g * blk->scores_head + i * Lk;
+            if (capped != raw)
+                memcpy(capped + begin, raw + begin, (size_t)n * sizeof(float));
+            if (op->softcap > 0.0f)
+                op->kernels->softcap_row(n, capped + begin, op->softcap);
+        }
+}
