@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Ops and runs: the exported functions around the job. Each checks its
+ * arguments and calls inward; attn.h is their manual. (Those of attn_args are
+ * in args.c, those of attn_layer in layer.c.)
+ */
+#include "internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ------------------------------------------------------------------- op */
+
+static attn_status check_shape(int64_t heads, int64_t kv_heads, int64_t head_dim,
+                               int64_t value_dim)
+{
+    REQUIRE(heads >= 1 && kv_heads >= 1 && head_dim >= 1 && value_dim >= 1, ATTN_EINVAL);
+    REQUIRE(heads % kv_heads == 0, ATTN_EINVAL);
+    REQUIRE(heads <= INT32_MAX && head_dim <= INT32_MAX && value_dim <= INT32_MAX,
+            ATTN_EOVERFLOW);
+    return ATTN_OK;
+}
+
+attn_status attn_op_create(attn_op **op, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                           int64_t value_dim)
+{
+    REQUIRE(op, ATTN_EINVAL);
+    *op = NULL;
+    TRY(check_shape(heads, kv_heads, head_dim, value_dim));
+    TRY(attn_i_blas_init());
+    attn_op *made = calloc(1, sizeof *made);
+    REQUIRE(made, ATTN_ENOMEM);
+    made->Hq = heads;
+    made->Hk = kv_heads;
+    made->Dk = head_dim;
+    made->Dv = value_dim;
+    made->scale = (float)(1.0 / sqrt((double)head_dim));
+    made->left = -1;
+    made->right = -1;
+    made->threads = attn_i_cpu_count();
+    made->kernels = attn_i_kernels(ATTN_ISA_ALL);
+    *op = made;
+    return ATTN_OK;
+}
+
+attn_status attn_op_copy(attn_op **copy, const attn_op *op)
+{
+    REQUIRE(copy, ATTN_EINVAL);
+    *copy = NULL;
+    REQUIRE(op, ATTN_EINVAL);
+    attn_op *made = calloc(1, sizeof *made);
+    REQUIRE(made, ATTN_ENOMEM);
+    attn_i_op_settings(made, op);
+    *copy = made;
+    return ATTN_OK;
+}
+
+void attn_op_destroy(attn_op *op)
+{
+    if (op)
+        attn_i_scratch_destroy(&op->scratch);
+    free(op);
+}
+
+attn_status attn_op_set_scale(attn_op *op, double scale)
+{
+    REQUIRE(op && isfinite((float)scale), ATTN_EINVAL);
+    op->scale = (float)scale;
+    return ATTN_OK;
+}
+
+attn_status attn_op_set_causal(attn_op *op, int32_t causal)
+{
+    REQUIRE(op && causal >= ATTN_CAUSAL_NONE && causal <= ATTN_CAUSAL_BOTTOM_RIGHT, ATTN_EINVAL);
+    op->causal = causal;
+    return ATTN_OK;
+}
+
+attn_status attn_op_set_window(attn_op *op, int64_t left, int64_t right)
+{
+    REQUIRE(op && left >= -1 && right >= -1, ATTN_EINVAL);
+    op->left = left;
+    op->right = right;
+    return ATTN_OK;
+}
+
+attn_status attn_op_set_softcap(attn_op *op, double cap)
+{
+    REQUIRE(op && cap >= 0.0 && isfinite((float)cap), ATTN_EINVAL);
+    op->softcap = (float)cap;
+    return ATTN_OK;
+}
+
+attn_status attn_op_set_layout(attn_op *op, int32_t layout)
+{
+    REQUIRE(op && (layout == ATTN_LAYOUT_BHLD || layout == ATTN_LAYOUT_BLHD), ATTN_EINVAL);
+    op->layout = layout;
+    return ATTN_OK;
+}
+
+attn_status attn_op_set_engine(attn_op *op, int32_t engine)
+{
+    REQUIRE(op, ATTN_EINVAL);
+    REQUIRE(engine == ATTN_ENGINE_BLAS, ATTN_EUNSUPPORTED);
+    op->engine = engine;
+    return ATTN_OK;
+}
+
+attn_status attn_op_set_threads(attn_op *op, int32_t n)
+{
+    REQUIRE(op && n >= 0 && n <= 4096, ATTN_EINVAL);
+    op->threads = n ? n : attn_i_cpu_count();
+    return ATTN_OK;
+}
+
+attn_status attn_op_set_isa(attn_op *op, int32_t mask)
+{
+    REQUIRE(op, ATTN_EINVAL);
+    op->kernels = attn_i_kernels(mask);
+    return ATTN_OK;
+}
+
+attn_status attn_op_trim(attn_op *op)
+{
+    REQUIRE(op, ATTN_EINVAL);
+    attn_i_scratch_trim(&op->scratch);
+    return ATTN_OK;
+}
+
+void attn_i_op_test_tiles(attn_op *op, struct tiles t) { op->tiles = t; }
+
+/* ----------------------------------------------------------------- runs */
+
+attn_status attn_run_args(const attn_op *op, int64_t B, int64_t Lq, int64_t Lk, const void *q,
+                          const void *k, const void *v, void *out, const attn_args *args)
+{
+    struct job job;
+    struct plan plan;
+    TRY(attn_i_check_run(op, B, Lq, Lk, q, k, v, out, args, &job, NULL));
+    if (B == 0 || Lq == 0)
+        return ATTN_OK;
+    TRY(attn_i_plan(&job, &plan));
+    return attn_i_run(&job, &plan, attn_i_scratch_of(op));
+}
+
+attn_status attn_run(const attn_op *op, int64_t B, int64_t Lq, int64_t Lk, const float *q,
+                     const float *k, const float *v, float *out)
+{
+    return attn_run_args(op, B, Lq, Lk, q, k, v, out, NULL);
+}
+
+attn_status attn_merge(int64_t rows, int64_t Dv, float *o_acc, float *lse_acc,
+                       const float *o_part, const float *lse_part)
+{
+    int64_t n;
+    REQUIRE(rows >= 0 && Dv >= 1, ATTN_EINVAL);
+    REQUIRE(rows == 0 || (o_acc && lse_acc && o_part && lse_part), ATTN_EINVAL);
+    REQUIRE(!__builtin_mul_overflow(rows, Dv, &n) && n <= PTRDIFF_MAX / (int64_t)sizeof(float),
+            ATTN_EOVERFLOW);
+    const struct kernels *kn = attn_i_kernels(ATTN_ISA_ALL);
+    for (int64_t r = 0; r < rows; r++) {
+        float top = lse_part[r] > lse_acc[r] ? lse_part[r] : lse_acc[r];
+        float a = lse_acc[r] == -INFINITY ? 0.0f : expf(lse_acc[r] - top);
+        float b = lse_part[r] == -INFINITY ? 0.0f : expf(lse_part[r] - top);
+        float sum = a + b;
+        lse_acc[r] = sum == 0.0f ? -INFINITY : top + logf(sum);
+        kn->merge_row(Dv, o_acc + r * Dv, sum == 0.0f ? 0.0f : a / sum, o_part + r * Dv,
+                      sum == 0.0f ? 0.0f : b / sum);
+    }
+    return ATTN_OK;
+}
+
+/* --------------------------------------------------------------- asking */
+
+attn_status attn_workspace_bytes(const attn_op *op, int64_t B, int64_t Lq, int64_t Lk,
+                                 const attn_args *args, size_t *bytes)
+{
+    struct job job;
+    REQUIRE(bytes, ATTN_EINVAL);
+    TRY(attn_i_check_sizes(op, B, Lq, Lk, args, &job, NULL));
+    return attn_i_workspace(&job, bytes);
+}
+
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+
+const char *attn_version(void)
+{
+    return TEXT(ATTN_VERSION_MAJOR) "." TEXT(ATTN_VERSION_MINOR) "." TEXT(ATTN_VERSION_PATCH);
+}
+
+const char *attn_status_string(attn_status status)
+{
+    switch (status) {
+    case ATTN_OK: return "success";
+    case ATTN_EINVAL: return "invalid argument";
+    case ATTN_ENOMEM: return "out of memory";
+    case ATTN_EOVERFLOW: return "a size is too large";
+    case ATTN_ESTATE: return "the handle is not ready for this call";
+    case ATTN_EUNSUPPORTED: return "not supported by this build or CPU";
+    case ATTN_EBLAS: return "the BLAS library is unusable";
+    case ATTN_EINTERNAL: return "internal error of libattn";
+    default: return "unknown status";
+    }
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT */
+/* What a run would do, in words. Integers only: no locale changes their form. */
+#include "internal.h"
+
+/* Useful multiply-adds times two: pairs that the interval rules let through. */
+static double visible_flops(const struct job *job)
+{
+    double pairs = 0.0;
+    for (int64_t b = 0; b < job->B; b++) {
+        struct item it = attn_i_item(job, b);
+        for (int64_t i = 0; i < job->Lq; i++) {
+            struct span keys = attn_i_row_span(job, &it, i);
+            if (keys.lo < keys.hi)
+                pairs += (double)(keys.hi - keys.lo);
+        }
+    }
+    return 2.0 * pairs * (double)job->op->Hq * (double)(job->op->Dk + job->op->Dv);
+}
+
+static void describe_plan(const struct job *job, const struct plan *p, struct text *text)
+{
+    static const char *const paths[] = {
+        [PATH_TILES] = "tiles by sgemm, keys transposed once per tile (small products)",
+        [PATH_TILES_NT] = "tiles by sgemm, keys read in place (large products)",
+        [PATH_DECODE] = "few queries by vector kernels"};
+    attn_i_say(text, "path: %s; engine: blas; kernels: %s; ", paths[p->path],
+               job->op->kernels->name);
+    attn_i_say(text, "strips of %lld queries, tiles of %lld keys, ", (long long)p->strip_rows,
+               (long long)p->tile_keys);
+    attn_i_say(text, "%lld block%s of %lld heads, %lld part%s of the keys; ",
+               (long long)p->n_units, p->n_units == 1 ? "" : "s", (long long)p->heads,
+               (long long)p->n_parts, p->n_parts == 1 ? "" : "s");
+    attn_i_say(text, "threads: %d of %d; ", p->n_threads, job->op->threads);
+}
+
+static attn_status explain(const struct job *job, struct text *text)
+{
+    struct plan plan;
+    size_t bytes = 0;
+    if (job->B == 0 || job->Lq == 0) {
+        attn_i_say(text, "nothing to do: %s is 0", job->B == 0 ? "B" : "Lq");
+        return ATTN_OK;
+    }
+    attn_status status = attn_i_plan(job, &plan);
+    if (status != ATTN_OK) {
+        attn_i_say(text, "the scratch memory that this run needs is too large");
+        return status;
+    }
+    describe_plan(job, &plan, text);
+    if (attn_i_workspace(job, &bytes) == ATTN_OK)
+        attn_i_say(text, "scratch: %zu bytes, workspace: %zu bytes; ", attn_i_plan_bytes(&plan),
+                   bytes);
+    attn_i_say(text, "flops: %.0f; ", visible_flops(job));
+    attn_i_blas_describe(text);
+    return ATTN_OK;
+}
+
+/* An empty text is "", and needed counts the 0 at its end. */
+static void finish(const struct text *text, size_t *needed)
+{
+    if (text->used == 0 && text->cap > 0)
+        text->at[0] = '\0';
+    if (needed)
+        *needed = text->used + 1;
+}
+
+attn_status attn_explain(const attn_op *op, int64_t B, int64_t Lq, int64_t Lk, const void *q,
+                         const void *k, const void *v, const void *out, const attn_args *args,
+                         char *text, size_t cap, size_t *needed)
+{
+    struct job job;
+    struct text t = {.at = text, .cap = cap};
+    REQUIRE(text || cap == 0, ATTN_EINVAL);
+    attn_status status = attn_i_check_run(op, B, Lq, Lk, q, k, v, out, args, &job, &t);
+    if (status == ATTN_OK)
+        status = explain(&job, &t);
+    finish(&t, needed);
+    return status;
+}
+
+attn_status attn_blas_info(char *text, size_t cap, size_t *needed)
+{
+    struct text t = {.at = text, .cap = cap};
+    REQUIRE(text || cap == 0, ATTN_EINVAL);
+    attn_i_blas_describe(&t);
+    finish(&t, needed);
+    return attn_i_blas_init();
+}
