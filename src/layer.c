@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Projections around the job: y = x W + b.
+ *
+ * Weights are copied into panels of columns, each cut along E into pieces of at
+ * most PANEL_DEPTH rows, so that every product of a few dozen rows of x with a
+ * piece takes BLAS's small-matrix path: nothing is packed again in a run
+ * (measured: 110 to 117 GF/s for 16 to 512 rows, one sgemm 67 to 102; Zen 4).
+ * Elsewhere a panel is wider and a piece is all of E.
+ *
+ * A task is a block of rows of x with one panel; the product lands in a tile of
+ * the thread's own, and the bias is added on its way to y, wherever that lies.
+ */
+#include "internal.h"
+
+#include <stdlib.h>
+
+#define PANEL_WIDTH 64
+#define PANEL_DEPTH 384
+#define PANEL_ROWS 60     /* rows of x in one product, at most */
+#define PANEL_WIDTH_NT 256 /* without the small-matrix path */
+#define PANEL_ROWS_NT 240
+#define TASK_ROWS 240
+
+struct matrix {
+    int64_t E, N;           /* y (.., N) = x (.., E) W */
+    int64_t H, D;           /* N = H * D */
+    int64_t width, depth;   /* of a panel and of its pieces */
+    int64_t rows;           /* of x in one product */
+    float *panels;          /* NULL: not set. Panel n0: at n0 * E; piece k0: at k0 * its width */
+    float *bias;            /* N, or NULL */
+};
+
+struct attn_layer {
+    attn_op op;
+    int64_t E_q, E_kv, E_out;
+    struct matrix w[4];
+};
+
+/* Projections of one input that are made together. */
+struct projection {
+    const struct matrix *w;
+    struct tensor y;
+};
+struct projecting {
+    const attn_op *op;
+    int64_t B, L, E;
+    const float *x;
+    struct projection to[3];
+    int32_t n;
+    float *tiles;
+    size_t tile_floats;
+    int64_t row_blocks;
+};
+
+/* -------------------------------------------------------------- weights */
+
+static void shape_matrix(struct matrix *w, int64_t E, int64_t H, int64_t D)
+{
+    *w = (struct matrix){.E = E, .N = H * D, .H = H, .D = D};
+    if (attn_i_blas_small_path()) {
+        w->width = PANEL_WIDTH;
+        w->depth = ceil_div(E, ceil_div(E, PANEL_DEPTH));
+        w->rows = min64(PANEL_ROWS, SMALL_PRODUCT / (w->width * w->depth));
+    } else {
+        w->width = PANEL_WIDTH_NT;
+        w->depth = E;
+        w->rows = PANEL_ROWS_NT;
+    }
+}
+
+attn_status attn_layer_create(attn_layer **layer, const attn_op *op, int64_t E_q, int64_t E_kv,
+                              int64_t E_out)
+{
+    REQUIRE(layer, ATTN_EINVAL);
+    *layer = NULL;
+    REQUIRE(op && E_q >= 1 && E_kv >= 1 && E_out >= 1, ATTN_EINVAL);
+    REQUIRE(E_q <= INT32_MAX && E_kv <= INT32_MAX && E_out <= INT32_MAX, ATTN_EOVERFLOW);
+    REQUIRE(op->Dk <= INT32_MAX / op->Hq && op->Dv <= INT32_MAX / op->Hq, ATTN_EOVERFLOW);
+    int64_t widest = max64(max64(op->Dk, op->Dv) * op->Hq, E_out);
+    REQUIRE(widest <= PTRDIFF_MAX / (int64_t)sizeof(float) /
+                          max64(max64(E_q, E_kv), op->Hq * op->Dv),
+            ATTN_EOVERFLOW);
+    attn_layer *made = calloc(1, sizeof *made);
+    REQUIRE(made, ATTN_ENOMEM);
+    attn_i_op_settings(&made->op, op);
+    made->E_q = E_q;
+    made->E_kv = E_kv;
+    made->E_out = E_out;
+    shape_matrix(&made->w[ATTN_W_Q], E_q, op->Hq, op->Dk);
+    shape_matrix(&made->w[ATTN_W_K], E_kv, op->Hk, op->Dk);
+    shape_matrix(&made->w[ATTN_W_V], E_kv, op->Hk, op->Dv);
+    shape_matrix(&made->w[ATTN_W_O], op->Hq * op->Dv, 1, E_out);
+    *layer = made;
+    return ATTN_OK;
+}
+
+void attn_layer_destroy(attn_layer *layer)
+{
+    if (!layer)
+        return;
+    for (int i = 0; i < 4; i++) {
+        free(layer->w[i].panels);
+        free(layer->w[i].bias);
+    }
+    attn_i_scratch_destroy(&layer->op.scratch);
+    free(layer);
+}
+
+/* w[k * by_k + n * by_n] into panels. */
+static void copy_panels(const struct matrix *m, float *panels, const float *w, int64_t by_k,
+                        int64_t by_n)
+{
+    for (int64_t n0 = 0; n0 < m->N; n0 += m->width) {
+        int64_t width = min64(m->width, m->N - n0);
+        float *to = panels + n0 * m->E;
+        for (int64_t k = 0; k < m->E; k++)
+            for (int64_t n = 0; n < width; n++) *to++ = w[k * by_k + (n0 + n) * by_n];
+    }
+}
+
+attn_status attn_layer_set_weights(attn_layer *layer, int32_t which, int32_t flags, const float *w,
+                                   int64_t ld, const float *bias)
+{
+    REQUIRE(layer && which >= ATTN_W_Q && which <= ATTN_W_O, ATTN_EINVAL);
+    REQUIRE((flags & ~(ATTN_IN_OUT | ATTN_OUT_IN | ATTN_W_BORROW)) == 0, ATTN_EINVAL);
+    REQUIRE((flags & ATTN_W_BORROW) == 0, ATTN_EUNSUPPORTED);
+    REQUIRE(flags == ATTN_IN_OUT || flags == ATTN_OUT_IN, ATTN_EINVAL);
+    struct matrix *m = &layer->w[which];
+    int64_t row = flags == ATTN_IN_OUT ? m->N : m->E;
+    REQUIRE(ld == 0 || ld >= row, ATTN_EINVAL);
+    float *panels = NULL, *copy = NULL;
+    if (w) {
+        panels = malloc((size_t)m->E * (size_t)m->N * sizeof *panels);
+        copy = bias ? malloc((size_t)m->N * sizeof *copy) : NULL;
+        if (!panels || (bias && !copy)) {
+            free(panels);
+            free(copy);
+            return ATTN_ENOMEM;
+        }
+        ld = ld ? ld : row;
+        copy_panels(m, panels, w, flags == ATTN_IN_OUT ? ld : 1, flags == ATTN_IN_OUT ? 1 : ld);
+        if (copy)
+            memcpy(copy, bias, (size_t)m->N * sizeof *copy);
+    }
+    free(m->panels);
+    free(m->bias);
+    m->panels = panels;
+    m->bias = copy;
+    return ATTN_OK;
+}
+
+/* ----------------------------------------------------------- projecting */
+
+static int64_t panel_count(const struct matrix *w) { return ceil_div(w->N, w->width); }
+
+/* A tile of rows [r0, r0 + rows) of all items and columns [n0, n0 + cols) to y, with the bias:
+   cut where the item or the head changes. */
+static void store_tile(const struct projecting *p, const struct projection *to, const float *tile,
+                       int64_t r0, int64_t rows, int64_t n0, int64_t cols)
+{
+    const struct matrix *w = to->w;
+    for (int64_t r = r0; r < r0 + rows;) {
+        int64_t b = r / p->L, l = r % p->L, nr = min64(p->L - l, r0 + rows - r);
+        for (int64_t n = n0; n < n0 + cols;) {
+            int64_t h = n / w->D, d = n % w->D, nc = min64(w->D - d, n0 + cols - n);
+            p->op->kernels->add_bias(nr, nc, tile + (r - r0) * cols + (n - n0), cols,
+                                     w->bias ? w->bias + n : NULL,
+                                     to->y.data + b * to->y.sb + h * to->y.sh + l * to->y.sl + d,
+                                     to->y.sl);
+            n += nc;
+        }
+        r += nr;
+    }
+}
+
+static void project_task(void *context, int32_t worker, int64_t task)
+{
+    const struct projecting *p = context;
+    const struct projection *to = p->to;
+    int64_t panel = task / p->row_blocks, block = task % p->row_blocks;
+    while (panel >= panel_count(to->w)) panel -= panel_count(to++->w);
+    const struct matrix *w = to->w;
+    int64_t n0 = panel * w->width, cols = min64(w->width, w->N - n0);
+    int64_t end = min64((block + 1) * TASK_ROWS, p->B * p->L);
+    float *tile = p->tiles + (size_t)worker * p->tile_floats;
+    int32_t saved = attn_i_blas_thread_enter();
+    for (int64_t r = block * TASK_ROWS; r < end; r += w->rows) {
+        int64_t rows = min64(w->rows, end - r);
+        for (int64_t k0 = 0; k0 < w->E; k0 += w->depth) {
+            struct product product = {
+                .m = rows,
+                .n = cols,
+                .k = min64(w->depth, w->E - k0),
+                .alpha = 1.0f,
+                .beta = k0 == 0 ? 0.0f : 1.0f,
+                .a = p->x + r * p->E + k0,
+                .lda = p->E,
+                .b = w->panels + n0 * w->E + k0 * cols,
+                .ldb = cols,
+                .c = tile,
+                .ldc = cols,
+            };
+            attn_i_sgemm(&product);
+        }
+        store_tile(p, to, tile, r, rows, n0, cols);
+    }
+    attn_i_blas_thread_leave(saved);
+}
+
+/* Time that is worth waking a thread for, as in plan.c, at 100 GF/s. */
+#define THREAD_WORTH_FLOPS 2.5e6
+
+static int32_t project_threads(const attn_op *op, double rows, double E, double N)
+{
+    double worth = 2.0 * rows * E * N / THREAD_WORTH_FLOPS;
+    return worth < 1.0 ? 1 : worth < op->threads ? (int32_t)worth : op->threads;
+}
+
+static void project(struct projecting *p)
+{
+    int64_t panels = 0, N = 0;
+    p->row_blocks = ceil_div(p->B * p->L, TASK_ROWS);
+    for (int32_t i = 0; i < p->n; i++) {
+        panels += panel_count(p->to[i].w);
+        N += p->to[i].w->N;
+    }
+    int32_t n_threads = project_threads(p->op, (double)(p->B * p->L), (double)p->E, (double)N);
+    attn_i_parallel(n_threads, panels * p->row_blocks, project_task, p);
+}
+
+/* Floats of one thread's tile; of four matrices the largest, so that it serves all. */
+static size_t tile_floats(const attn_layer *layer)
+{
+    int64_t most = 0;
+    for (int i = 0; i < 4; i++) most = max64(most, layer->w[i].rows * layer->w[i].width);
+    return (size_t)round_up(most, WORKSPACE_ALIGN);
+}
+
+attn_status attn_layer_project(const attn_layer *layer, int32_t which, int64_t B, int64_t L,
+                               const float *x, float *y, const int64_t y_strides[4])
+{
+    REQUIRE(layer && which >= ATTN_W_Q && which <= ATTN_W_O && B >= 0 && L >= 0, ATTN_EINVAL);
+    const struct matrix *w = &layer->w[which];
+    REQUIRE(w->panels, ATTN_ESTATE);
+    struct projecting p = {&layer->op, B, L, w->E, x, {{.w = w}}, 1, NULL, 0, 0};
+    const int64_t sizes[4] = {B, w->H, L, w->D};
+    TRY(attn_i_check_project(sizes, w->E, x, y, y_strides, &p.to[0].y));
+    if (B == 0 || L == 0)
+        return ATTN_OK;
+    p.tile_floats = tile_floats(layer);
+    struct scratch *block =
+        attn_i_scratch_take(attn_i_scratch_of(&layer->op),
+                            ((size_t)layer->op.threads * p.tile_floats) * sizeof(float) +
+                                WORKSPACE_ALIGN);
+    REQUIRE(block, ATTN_ENOMEM);
+    p.tiles = attn_i_align(block->memory);
+    bool small = attn_i_blas_small_path();
+    attn_i_blas_enter(small);
+    project(&p);
+    attn_i_blas_leave(small);
+    attn_i_scratch_put(block);
+    return ATTN_OK;
+}
+
+/* ------------------------------------------------------------------ run */
+
+struct memory {
+    float *q, *k, *v, *o, *tiles;
+    char *attention;
+};
+
+/* Queries, keys and values lie head by head, so that the job reads them in one stride. */
+static void carve(const attn_layer *layer, const struct job *job, size_t attention_bytes,
+                  struct carver *c, struct memory *m)
+{
+    const attn_op *op = &layer->op;
+    size_t rows_q = (size_t)op->Hq * sizeof(float), rows_k = (size_t)op->Hk * sizeof(float);
+    attn_i_carve(c, 1, WORKSPACE_ALIGN);
+    m->q = attn_i_carve(c, job->B * job->Lq, (size_t)op->Dk * rows_q);
+    m->k = attn_i_carve(c, job->B * job->Lk, (size_t)op->Dk * rows_k);
+    m->v = attn_i_carve(c, job->B * job->Lk, (size_t)op->Dv * rows_k);
+    m->o = attn_i_carve(c, layer->w[ATTN_W_O].panels ? job->B * job->Lq : 0,
+                        (size_t)op->Dv * rows_q);
+    m->tiles = attn_i_carve(c, op->threads, tile_floats(layer) * sizeof(float));
+    m->attention = attn_i_carve(c, 1, attention_bytes);
+}
+
+static attn_status workspace_bytes(const attn_layer *layer, const struct job *job, size_t *bytes)
+{
+    size_t attention = 0;
+    struct carver c = {0};
+    struct memory m;
+    if (job->B > 0 && job->Lq > 0)
+        TRY(attn_i_workspace(job, &attention));
+    carve(layer, job, attention, &c, &m);
+    REQUIRE(c.used < WORKSPACE_TOO_LARGE, ATTN_EOVERFLOW);
+    *bytes = c.used;
+    return ATTN_OK;
+}
+
+attn_status attn_layer_workspace_bytes(const attn_layer *layer, int64_t B, int64_t Lq, int64_t Lk,
+                                       const attn_args *args, size_t *bytes)
+{
+    struct job job;
+    REQUIRE(layer && bytes, ATTN_EINVAL);
+    TRY(attn_i_check_sizes(&layer->op, B, Lq, Lk, args, &job, NULL));
+    return workspace_bytes(layer, &job, bytes);
+}
+
+static struct tensor head_major(float *data, int64_t H, int64_t L, int64_t D)
+{
+    struct tensor t = {data, H * L * D, L * D, D};
+    return t;
+}
+
+/* Project x_q and x_kv; in self-attention all three together, x being read once. */
+static void project_inputs(const attn_layer *layer, const struct job *job, const float *x_q,
+                           const float *x_kv, const struct memory *m)
+{
+    struct projection q = {&layer->w[ATTN_W_Q], job->q}, k = {&layer->w[ATTN_W_K], job->k},
+                      v = {&layer->w[ATTN_W_V], job->v};
+    struct projecting p = {.op = &layer->op,
+                           .B = job->B,
+                           .tiles = m->tiles,
+                           .tile_floats = tile_floats(layer)};
+    bool self = x_kv == x_q && layer->E_q == layer->E_kv && job->Lq == job->Lk;
+    p.L = job->Lq;
+    p.E = layer->E_q;
+    p.x = x_q;
+    p.n = 1;
+    p.to[0] = q;
+    if (self) {
+        p.n = 3;
+        p.to[1] = k;
+        p.to[2] = v;
+    }
+    project(&p);
+    if (self || job->Lk == 0)
+        return;
+    p.L = job->Lk;
+    p.E = layer->E_kv;
+    p.x = x_kv;
+    p.n = 2;
+    p.to[0] = k;
+    p.to[1] = v;
+    project(&p);
+}
+
+static void project_output(const attn_layer *layer, const struct job *job, const struct memory *m,
+                           float *out)
+{
+    const struct matrix *w = &layer->w[ATTN_W_O];
+    struct projecting p = {.op = &layer->op,
+                           .B = job->B,
+                           .L = job->Lq,
+                           .E = w->E,
+                           .x = m->o,
+                           .to = {{w, {out, job->Lq * w->N, w->N, w->N}}},
+                           .n = 1,
+                           .tiles = m->tiles,
+                           .tile_floats = tile_floats(layer)};
+    project(&p);
+}
+
+static void run_in(const attn_layer *layer, struct job *job, const struct plan *plan,
+                   const float *x_q, const float *x_kv, float *out, char *memory, size_t bytes)
+{
+    const attn_op *op = &layer->op;
+    struct carver c = {.base = attn_i_align(memory)};
+    struct memory m;
+    carve(layer, job, bytes, &c, &m);
+    float *o = layer->w[ATTN_W_O].panels ? m.o : out;
+    job->q = head_major(m.q, op->Hq, job->Lq, op->Dk);
+    job->k = head_major(m.k, op->Hk, job->Lk, op->Dk);
+    job->v = head_major(m.v, op->Hk, job->Lk, op->Dv);
+    job->out = (struct tensor){o, job->Lq * op->Hq * op->Dv, op->Dv, op->Hq * op->Dv};
+    bool small = attn_i_blas_small_path();
+    attn_i_blas_enter(small);
+    project_inputs(layer, job, x_q, x_kv, &m);
+    attn_i_run_in(job, plan, m.attention);
+    if (layer->w[ATTN_W_O].panels)
+        project_output(layer, job, &m, out);
+    attn_i_blas_leave(small);
+}
+
+static attn_status check_run(const attn_layer *layer, int64_t Lq, int64_t Lk, const float *x_kv)
+{
+    REQUIRE(layer, ATTN_EINVAL);
+    const struct matrix *w = layer->w;
+    REQUIRE(w[ATTN_W_Q].panels && w[ATTN_W_K].panels && w[ATTN_W_V].panels, ATTN_ESTATE);
+    REQUIRE(w[ATTN_W_O].panels || layer->E_out == layer->op.Hq * layer->op.Dv, ATTN_EINVAL);
+    REQUIRE(x_kv || Lk == 0 || (layer->E_q == layer->E_kv && Lq == Lk), ATTN_EINVAL);
+    return ATTN_OK;
+}
+
+attn_status attn_layer_run(const attn_layer *layer, int64_t B, int64_t Lq, int64_t Lk,
+                           const float *x_q, const float *x_kv, float *out, const attn_args *args)
+{
+    struct job job;
+    struct plan plan;
+    TRY(check_run(layer, Lq, Lk, x_kv));
+    if (!x_kv)
+        x_kv = x_q;
+    const int64_t widths[3] = {layer->E_q, layer->E_kv, layer->E_out};
+    TRY(attn_i_check_sizes(&layer->op, B, Lq, Lk, args, &job, NULL));
+    TRY(attn_i_check_layer(&job, widths, x_q, x_kv, out));
+    size_t needed;
+    TRY(workspace_bytes(layer, &job, &needed));
+    REQUIRE(!job.args->workspace || job.args->workspace_bytes >= needed, ATTN_EINVAL);
+    if (B == 0 || Lq == 0)
+        return ATTN_OK;
+    TRY(attn_i_plan(&job, &plan));
+    size_t attention = attn_i_plan_bytes(&plan);
+    if (job.args->workspace) {
+        run_in(layer, &job, &plan, x_q, x_kv, out, job.args->workspace, attention);
+        return ATTN_OK;
+    }
+    struct scratch *block = attn_i_scratch_take(attn_i_scratch_of(&layer->op), needed);
+    REQUIRE(block, ATTN_ENOMEM);
+    run_in(layer, &job, &plan, x_q, x_kv, out, block->memory, attention);
+    attn_i_scratch_put(block);
+    return ATTN_OK;
+}
