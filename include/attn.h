@@ -44,11 +44,12 @@
  * ----------------------
  *     s  = scale * (q . k)
  *     s  = softcap * tanh(s / softcap)          if a softcap is set
+ *     s  = s - slope[h] * |i + off - j|         if ALiBi slopes are set
  *     s  = s + additive mask                    if one is set
- *     s  = -inf where a boolean rule says no    causal, window, boolean mask,
- *                                               key range, -inf in the
- *                                               additive mask
- *     A  = softmax over the keys
+ *     s  = -inf where a boolean rule says no    causal, window, chunks, key
+ *                                               range, boolean mask, segments,
+ *                                               -inf in the additive mask
+ *     A  = softmax over the keys                a sink joins the denominator
  *
  * Boolean rules intersect, additive ones add. "Not visible" is decided by
  * selection, never by adding a large number: an invisible key has weight
@@ -65,8 +66,9 @@
  *
  * where end[b] is the end of the item's key range, or Lk. Causal: key j is
  * visible to query i iff j <= i + off. Window (left, right): iff
- * i + off - left <= j <= i + off + right, -1 meaning unbounded. The beginning
- * of a key range hides keys and never moves an index. Note that with
+ * i + off - left <= j <= i + off + right, -1 meaning unbounded. Chunks of C: iff
+ * floor((i + off) / C) == floor(j / C). ALiBi measures |i + off - j|. The
+ * beginning of a key range hides keys and never moves an index. Note that with
  * ATTN_CAUSAL_NONE a window is aligned to the end (as in FlashAttention);
  * right-padded self-attention wants ATTN_CAUSAL_TOP_LEFT, or positions of 0.
  *
@@ -174,8 +176,8 @@ enum {
 /** The tensors of a run, for attn_args_set_strides() and _set_type(). */
 enum { ATTN_Q = 0, ATTN_K = 1, ATTN_V = 2, ATTN_OUT = 3 };
 
-/** Element types, for attn_args_set_type(). */
-enum { ATTN_F32 = 0 };
+/** Element types, for attn_args_set_type() and, the integers, _set_offsets_q(). */
+enum { ATTN_F32 = 0, ATTN_I32 = 1, ATTN_I64 = 2 };
 
 /** Which scores to hand out: for attn_args_set_scores_out(). */
 enum {
@@ -278,6 +280,17 @@ ATTN_API attn_status attn_op_set_causal(attn_op *op, int32_t causal);
 ATTN_API attn_status attn_op_set_window(attn_op *op, int64_t left, int64_t right);
 
 /**
+ * Cut the key axis into chunks of a size and let queries see keys of their own
+ * chunk only: floor((i + off) / size) == floor(j / size) (chunked attention;
+ * with a causal rule, Llama 4's). Keys of other chunks are skipped.
+ *
+ * @param size >= 1; 0 switches it off (the default)
+ * @return ATTN_EINVAL: op is NULL or size < 0.
+ * Threads: op to yourself. Since 0.1.
+ */
+ATTN_API attn_status attn_op_set_chunk(attn_op *op, int64_t size);
+
+/**
  * Set a soft cap, s = cap * tanh(s / cap), applied before the masks; huge
  * scores saturate at +-cap (Gemma 2, arXiv:2408.00118).
  *
@@ -344,8 +357,8 @@ ATTN_API attn_status attn_op_trim(attn_op *op);
 /* ------------------------------------ attn_args: optional tensors of a run */
 
 /**
- * Make an empty args. Small arrays (of B elements) are copied by their setter.
- * Large ones (masks, scores, log-sum-exp, workspace) are BORROWED: they must
+ * Make an empty args. Small arrays (of B or Hq elements) are copied by their
+ * setter. Large ones (masks, segment ids, scores, log-sum-exp, workspace) are BORROWED: they must
  * stay valid during every run that uses the args, and stay set until replaced,
  * set to NULL, or attn_args_clear(). Borrowed outputs must not overlap each
  * other, an input, or out. Pointers must be aligned to their element.
@@ -439,6 +452,84 @@ ATTN_API attn_status attn_args_set_key_range(attn_args *args, int64_t batch,
 ATTN_API attn_status attn_args_set_positions(attn_args *args, int64_t batch, const int64_t *pos);
 
 /**
+ * Set ALiBi slopes: adds -slopes[h] * |i + off - j| to the scores, computed in
+ * the kernel without a matrix (Press et al., arXiv:2108.12409).
+ *
+ * @param heads  the number of elements, compared with Hq by the run; 0: none
+ * @param slopes one finite number a query head, copied; attn_alibi_slopes()
+ *               gives the usual ones. May be NULL when heads is 0
+ * @return ATTN_EINVAL: args is NULL, heads < 0, slopes is NULL with heads, or a
+ *         slope is not finite. ATTN_EOVERFLOW, ATTN_ENOMEM (what was set stays).
+ * Threads: args to yourself. Since 0.1.
+ */
+ATTN_API attn_status attn_args_set_alibi(attn_args *args, int64_t heads, const float *slopes);
+
+/**
+ * Set attention sinks: one more logit per query head that takes part in the
+ * denominator of the softmax only (Xiao et al., arXiv:2309.17453; gpt-oss):
+ *
+ *     w[j] = exp(s[j] - m) / (exp(sinks[h] - m) + sum_j exp(s[j] - m))
+ *
+ * Output and weights include it; the log-sum-exp does not; a row that sees no
+ * key stays 0 and -inf.
+ *
+ * @param heads the number of elements, compared with Hq by the run; 0: none
+ * @param sinks one number a query head, copied; finite, or -inf for no effect.
+ *              May be NULL when heads is 0
+ * @return as attn_args_set_alibi().
+ * Threads: args to yourself. Since 0.1.
+ */
+ATTN_API attn_status attn_args_set_sinks(attn_args *args, int64_t heads, const float *sinks);
+
+/**
+ * Set segment ids: key j is visible to query i iff their ids are equal
+ * (documents packed into one row). Tiles without a common id are skipped.
+ *
+ * @param q_ids (B, Lq), borrowed; of packed queries one a token
+ * @param k_ids (B, Lk), borrowed; of packed keys one a token. Both or neither
+ *              are NULL: no segments
+ * @return ATTN_EINVAL: args is NULL, or one of the two is NULL.
+ * Threads: args to yourself. Since 0.1.
+ */
+ATTN_API attn_status attn_args_set_segments(attn_args *args, const int32_t *q_ids,
+                                            const int32_t *k_ids);
+
+/**
+ * Say that the queries (q and out) are packed: sequences of any lengths, one
+ * after the other in one buffer of tokens, without padding. Sequence b has the
+ * tokens offsets[b] .. offsets[b + 1] - 1; tokens outside all sequences are
+ * neither read nor written. Then
+ *
+ *     B   is the number of sequences, Lq the number of tokens in the buffer
+ *     q   (token, head, Dk), out (token, head, Dv), whatever the layout;
+ *         of strides set for them that of B is ignored
+ *     lse (Hq, Lq)
+ *
+ * and key range, positions and alignment count within each sequence. Masks and
+ * score outputs have no shape there: ATTN_EUNSUPPORTED by the run. Either side
+ * may be packed alone, or both.
+ *
+ * @param offsets     n_sequences + 1 numbers, copied, never decreasing, >= 0;
+ *                    the last is at most Lq (checked by the run). NULL: not
+ *                    packed
+ * @param index_type  ATTN_I32 or ATTN_I64: what offsets points to
+ * @param n_sequences >= 0, compared with B by the run
+ * @return ATTN_EINVAL: args is NULL, an unknown type, n_sequences < 0, offsets
+ *         that decrease or are negative. ATTN_EOVERFLOW, ATTN_ENOMEM (what was
+ *         set before stays).
+ * Threads: args to yourself. Since 0.1.
+ */
+ATTN_API attn_status attn_args_set_offsets_q(attn_args *args, const void *offsets,
+                                             int32_t index_type, int64_t n_sequences);
+
+/**
+ * Like attn_args_set_offsets_q(), but for keys and values: k (token, kv head,
+ * Dk), v (token, kv head, Dv), Lk the number of tokens in the buffer.
+ */
+ATTN_API attn_status attn_args_set_offsets_k(attn_args *args, const void *offsets,
+                                             int32_t index_type, int64_t n_sequences);
+
+/**
  * Ask for the weights A: attn_args_set_scores_out(args, ATTN_STAGE_WEIGHTS,
  * weights, 0).
  *
@@ -467,7 +558,8 @@ ATTN_API attn_status attn_args_set_scores_out(attn_args *args, int32_t stage, fl
  * Ask for the natural logarithm of each row's sum of exp(s),
  * lse = m + log(sum_j exp(s_j - m)); -inf for a row that sees no key.
  *
- * @param lse (B, Hq, Lq) packed, borrowed; NULL: do not
+ * @param lse (B, Hq, Lq) packed, borrowed ((Hq, Lq) of packed queries); NULL:
+ *            do not
  * @return ATTN_EINVAL: args is NULL.
  * Threads: args to yourself. Since 0.1.
  */
@@ -555,6 +647,52 @@ ATTN_API attn_status attn_run_args(const attn_op *op, int64_t B, int64_t Lq, int
 ATTN_API attn_status attn_merge(int64_t rows, int64_t Dv, float *o_acc, float *lse_acc,
                                 const float *o_part, const float *lse_part);
 
+/**
+ * Apply sinks once, after all parts have been merged: scales each row of o by
+ * 1 / (1 + exp(sinks[h] - lse)); rows with lse -inf stay as they are. lse does
+ * not include sinks and does not change.
+ *
+ * @param o     (B, Hq, Lq, Dv), updated
+ * @param lse   (B, Hq, Lq)
+ * @param sinks (Hq)
+ * @return ATTN_EINVAL: a size out of range, or a NULL array with rows.
+ *         ATTN_EOVERFLOW.
+ * Threads: any, on distinct o. Since 0.1.
+ */
+ATTN_API attn_status attn_merge_sinks(int64_t B, int64_t Hq, int64_t Lq, int64_t Dv, float *o,
+                                      const float *lse, const float *sinks);
+
+/* ---------------------------------------------------------------- helpers */
+
+/**
+ * The usual ALiBi slopes: for a power of two of heads 2^(-8 (h + 1) / heads);
+ * for other counts those of the next lower power of two, followed by every
+ * other one of twice that power (as in the reference code of ALiBi).
+ *
+ * @param heads  >= 1
+ * @param slopes receives heads numbers
+ * @return ATTN_EINVAL: heads < 1 or slopes is NULL.
+ * Threads: any. Since 0.1.
+ */
+ATTN_API attn_status attn_alibi_slopes(int64_t heads, float *slopes);
+
+/**
+ * Extents and strides for attn_args_set_mask_*() from the shape of a packed
+ * mask, as NumPy broadcasts it: axes are aligned on the right, missing ones
+ * count as 1, a last extent of 1 goes for all keys. A last extent n of
+ * 1 < n < Lk is a short mask: keys from n on are not visible.
+ *
+ * @param rank  0 to 4
+ * @param shape rank extents; may be NULL when rank is 0
+ * @param Lk    keys of the run
+ * @param dims, strides receive four numbers each; untouched on error
+ * @return ATTN_EINVAL: a NULL array, rank or an extent out of range.
+ *         ATTN_EOVERFLOW: the product of the extents overflows.
+ * Threads: any. Since 0.1.
+ */
+ATTN_API attn_status attn_mask_dims(int64_t rank, const int64_t *shape, int64_t Lk,
+                                    int64_t dims[4], int64_t strides[4]);
+
 /* ------------------------------------------- attn_layer: weights around an op */
 
 /**
@@ -622,7 +760,8 @@ ATTN_API attn_status attn_layer_project(const attn_layer *layer, int32_t which, 
 
 /**
  * Run the layer: project, attend, project. Inputs and output are always
- * (B, L, E), packed, whatever the op's layout.
+ * (B, L, E), packed, whatever the op's layout;
+ * sequences packed by offsets are (token, E).
  *
  * @param x_q  (B, Lq, E_q)
  * @param x_kv (B, Lk, E_kv); NULL: self-attention, x_kv = x_q, which needs

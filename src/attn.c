@@ -84,6 +84,13 @@ attn_status attn_op_set_window(attn_op *op, int64_t left, int64_t right)
     return ATTN_OK;
 }
 
+attn_status attn_op_set_chunk(attn_op *op, int64_t size)
+{
+    REQUIRE(op && size >= 0, ATTN_EINVAL);
+    op->chunk = size;
+    return ATTN_OK;
+}
+
 attn_status attn_op_set_softcap(attn_op *op, double cap)
 {
     REQUIRE(op && cap >= 0.0 && isfinite((float)cap), ATTN_EINVAL);
@@ -149,14 +156,20 @@ attn_status attn_run(const attn_op *op, int64_t B, int64_t Lq, int64_t Lk, const
     return attn_run_args(op, B, Lq, Lk, q, k, v, out, NULL);
 }
 
+/* rows x Dv floats, and every array there unless there are no rows. */
+static attn_status check_rows(int64_t rows, int64_t Dv, bool arrays)
+{
+    int64_t n;
+    REQUIRE(rows >= 0 && Dv >= 1 && (rows == 0 || arrays), ATTN_EINVAL);
+    REQUIRE(!__builtin_mul_overflow(rows, Dv, &n) && n <= PTRDIFF_MAX / (int64_t)sizeof(float),
+            ATTN_EOVERFLOW);
+    return ATTN_OK;
+}
+
 attn_status attn_merge(int64_t rows, int64_t Dv, float *o_acc, float *lse_acc,
                        const float *o_part, const float *lse_part)
 {
-    int64_t n;
-    REQUIRE(rows >= 0 && Dv >= 1, ATTN_EINVAL);
-    REQUIRE(rows == 0 || (o_acc && lse_acc && o_part && lse_part), ATTN_EINVAL);
-    REQUIRE(!__builtin_mul_overflow(rows, Dv, &n) && n <= PTRDIFF_MAX / (int64_t)sizeof(float),
-            ATTN_EOVERFLOW);
+    TRY(check_rows(rows, Dv, o_acc && lse_acc && o_part && lse_part));
     const struct kernels *kn = attn_i_kernels(ATTN_ISA_ALL);
     for (int64_t r = 0; r < rows; r++) {
         float top = lse_part[r] > lse_acc[r] ? lse_part[r] : lse_acc[r];
@@ -167,6 +180,57 @@ attn_status attn_merge(int64_t rows, int64_t Dv, float *o_acc, float *lse_acc,
         kn->merge_row(Dv, o_acc + r * Dv, sum == 0.0f ? 0.0f : a / sum, o_part + r * Dv,
                       sum == 0.0f ? 0.0f : b / sum);
     }
+    return ATTN_OK;
+}
+
+attn_status attn_merge_sinks(int64_t B, int64_t Hq, int64_t Lq, int64_t Dv, float *o,
+                             const float *lse, const float *sinks)
+{
+    int64_t rows;
+    REQUIRE(B >= 0 && Hq >= 1 && Lq >= 0, ATTN_EINVAL);
+    REQUIRE(!__builtin_mul_overflow(B, Hq, &rows) && !__builtin_mul_overflow(rows, Lq, &rows),
+            ATTN_EOVERFLOW);
+    TRY(check_rows(rows, Dv, o && lse && sinks));
+    const struct kernels *kn = attn_i_kernels(ATTN_ISA_ALL);
+    for (int64_t r = 0; r < rows; r++)
+        if (lse[r] != -INFINITY) /* an empty row stays 0 */
+            kn->scale_row(Dv, o + r * Dv, 1.0f / (1.0f + expf(sinks[r / Lq % Hq] - lse[r])));
+    return ATTN_OK;
+}
+
+/* -------------------------------------------------------------- helpers */
+
+attn_status attn_alibi_slopes(int64_t heads, float *slopes)
+{
+    REQUIRE(heads >= 1 && slopes, ATTN_EINVAL);
+    int64_t power = 1;
+    while (power <= heads / 2) power *= 2;
+    for (int64_t h = 0; h < heads; h++) {
+        /* beyond a power of two: every other slope of twice as many heads */
+        double step = h < power ? 8.0 / (double)power : 4.0 / (double)power;
+        double index = h < power ? (double)(h + 1) : (double)(2 * (h - power) + 1);
+        slopes[h] = (float)exp2(-step * index);
+    }
+    return ATTN_OK;
+}
+
+attn_status attn_mask_dims(int64_t rank, const int64_t *shape, int64_t Lk, int64_t dims[4],
+                           int64_t strides[4])
+{
+    REQUIRE(rank >= 0 && rank <= 4 && (shape || rank == 0) && Lk >= 0, ATTN_EINVAL);
+    REQUIRE(dims && strides, ATTN_EINVAL);
+    int64_t packed = 1, new_dims[4], new_strides[4];
+    for (int a = 3; a >= 0; a--) {
+        int64_t from = a - 4 + rank; /* right-aligned */
+        int64_t extent = from >= 0 ? shape[from] : 1;
+        REQUIRE(extent >= 0, ATTN_EINVAL);
+        bool broadcast = a == 3 && extent == 1; /* along keys: the full extent, stride 0 */
+        new_dims[a] = broadcast ? Lk : extent;
+        new_strides[a] = extent == 1 ? 0 : packed;
+        REQUIRE(!__builtin_mul_overflow(packed, max64(extent, 1), &packed), ATTN_EOVERFLOW);
+    }
+    memcpy(dims, new_dims, sizeof new_dims);
+    memcpy(strides, new_strides, sizeof new_strides);
     return ATTN_OK;
 }
 

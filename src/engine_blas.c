@@ -18,16 +18,15 @@ struct tile_state {
     enum finiteness values;
 };
 
-static int64_t key_tile_ld(const struct plan *plan)
+static int64_t tile_ld(const struct block *blk)
 {
-    return round_up(plan->tile_keys, LANES_MAX);
+    return round_up(blk->cut->tile_keys, LANES_MAX);
 }
 
 static void score_product(const struct block *blk, const struct tile_state *tile,
                           const struct strip *t)
 {
     const attn_op *op = blk->job->op;
-    const struct tensor *q = &blk->job->q;
     int64_t skip = t->j0 - tile->kv.j0;
     struct product p = {
         .m = t->rows,
@@ -35,14 +34,14 @@ static void score_product(const struct block *blk, const struct tile_state *tile
         .k = op->Dk,
         .alpha = op->scale == 0.0f ? 1.0f : op->scale, /* see attn_i_apply_rules */
         .beta = 0.0f,
-        .a = q->data + t->b * q->sb + t->h * q->sh + t->i0 * q->sl,
-        .lda = q->sl,
+        .a = attn_i_queries(blk, t->h - blk->h0, t->i0),
+        .lda = blk->job->q.sl,
         .c = t->s,
         .ldc = t->lds,
     };
-    if (blk->plan->path == PATH_TILES) {
+    if (blk->cut->path == PATH_TILES) {
         p.b = blk->scratch->kt + skip;
-        p.ldb = key_tile_ld(blk->plan);
+        p.ldb = tile_ld(blk);
     } else {
         p.b = tile->kv.k + skip * tile->kv.ldk;
         p.ldb = tile->kv.ldk;
@@ -84,9 +83,8 @@ static bool needs_finite_copy(const struct block *blk, struct tile_state *tile)
 /* Strip s of head h0 + g against a tile. */
 static void attend_strip(const struct block *blk, struct tile_state *tile, int64_t g, int64_t s)
 {
-    const struct plan *plan = blk->plan;
-    int64_t i0 = strip_start(blk->job->Lq, plan->n_strips, s);
-    int64_t i1 = strip_start(blk->job->Lq, plan->n_strips, s + 1);
+    int64_t i0 = strip_start(blk->item.Lq, blk->n_strips, s);
+    int64_t i1 = strip_start(blk->item.Lq, blk->n_strips, s + 1);
     struct span all = {tile->kv.j0, tile->kv.j0 + tile->kv.count};
     struct span keys = span_and(attn_i_rows_span(blk->job, &blk->item, i0, i1), all);
     if (keys.lo >= keys.hi)
@@ -99,15 +97,19 @@ static void attend_strip(const struct block *blk, struct tile_state *tile, int64
         .j0 = keys.lo,
         .cols = keys.hi - keys.lo,
         .s = blk->scratch->s,
-        .lds = key_tile_ld(plan),
+        .lds = tile_ld(blk),
     };
-    uint8_t *started = blk->scratch->started + g * plan->block_strips + (s - blk->s0);
+    t.sight = attn_i_strip_sight(blk->job, &blk->item, &t);
+    if (t.sight == SEES_NONE) {
+        attn_i_strip_skip(blk, &t);
+        return;
+    }
+    uint8_t *started = blk->scratch->started + g * blk->cut->block_strips + (s - blk->s0);
     float *o = blk->o + g * blk->o_head + (i0 - blk->i0) * blk->o_row;
 
     score_product(blk, tile, &t);
-    bool all_seen =
-        attn_i_strip_softmax(blk, &t, g * blk->nq + i0 - blk->i0, *started ? o : NULL);
-    bool copy = !all_seen && needs_finite_copy(blk, tile);
+    attn_i_strip_softmax(blk, &t, g * blk->nq + i0 - blk->i0, *started ? o : NULL);
+    bool copy = t.sight != SEES_ALL && needs_finite_copy(blk, tile);
     value_product(blk, copy ? &tile->finite : &tile->kv, &t, o, !*started);
     if (copy)
         attn_i_strip_repair(blk, &t, &tile->kv, o);
@@ -119,7 +121,6 @@ static void attend_strip(const struct block *blk, struct tile_state *tile, int64
 static void raw_scores(const struct block *blk)
 {
     const attn_op *op = blk->job->op;
-    const struct tensor *q = &blk->job->q;
     int64_t begin = blk->item.begin, n = blk->item.range_end - begin;
     if (n <= 0)
         return;
@@ -130,8 +131,8 @@ static void raw_scores(const struct block *blk)
             .n = n,
             .k = op->Dk,
             .alpha = op->scale == 0.0f ? 1.0f : op->scale,
-            .a = q->data + blk->b * q->sb + (blk->h0 + g) * q->sh + blk->i0 * q->sl,
-            .lda = q->sl,
+            .a = attn_i_queries(blk, g, blk->i0),
+            .lda = blk->job->q.sl,
             .b = kv.k,
             .ldb = kv.ldk,
             .b_transposed = true,
@@ -143,24 +144,31 @@ static void raw_scores(const struct block *blk)
     attn_i_finish_raw(blk);
 }
 
+/* The key tile, transposed into scratch, when that is how this path wants it. */
+static void prepare_keys(const struct block *blk, const struct kv_tile *kv)
+{
+    const attn_op *op = blk->job->op;
+    if (blk->cut->path == PATH_TILES)
+        op->kernels->transpose(kv->count, op->Dk, kv->k, kv->ldk, blk->scratch->kt, tile_ld(blk));
+}
+
 void attn_i_blas_attend(const struct block *blk)
 {
-    const struct job *job = blk->job;
-    const struct plan *plan = blk->plan;
-    struct span keys = attn_i_rows_span(job, &blk->item, blk->i0, blk->i0 + blk->nq);
+    int64_t tile_keys = blk->cut->tile_keys, strips = blk->heads * (blk->s1 - blk->s0);
+    struct span keys = attn_i_rows_span(blk->job, &blk->item, blk->i0, blk->i0 + blk->nq);
     keys = span_and(keys, blk->keys);
-    int64_t skipped = (max64(keys.lo, blk->keys.lo) - blk->keys.lo) / plan->tile_keys;
+    int64_t skipped = (keys.lo - blk->keys.lo) / tile_keys;
 
-    for (int64_t i = 0; i < blk->heads * plan->block_strips; i++) blk->scratch->started[i] = 0;
+    for (int64_t i = 0; i < blk->heads * blk->cut->block_strips; i++) blk->scratch->started[i] = 0;
     if (attn_i_raw_scores(blk, 0, 0))
         raw_scores(blk);
-    for (int64_t j = blk->keys.lo + skipped * plan->tile_keys; j < keys.hi; j += plan->tile_keys) {
-        int64_t n = min64(plan->tile_keys, keys.hi - j);
-        struct tile_state tile = {.kv = attn_i_kv_tile(blk, j, n), .values = UNKNOWN};
-        if (plan->path == PATH_TILES)
-            job->op->kernels->transpose(n, job->op->Dk, tile.kv.k, tile.kv.ldk, blk->scratch->kt,
-                                        key_tile_ld(plan));
-        for (int64_t g = 0; g < blk->heads; g++)
-            for (int64_t s = blk->s0; s < blk->s1; s++) attend_strip(blk, &tile, g, s);
+    for (int64_t j = blk->keys.lo + skipped * tile_keys; j < keys.hi; j += tile_keys) {
+        struct tile_state tile = {
+            .kv = attn_i_kv_tile(blk, j, min64(tile_keys, keys.hi - j)),
+            .values = UNKNOWN,
+        };
+        prepare_keys(blk, &tile.kv);
+        for (int64_t s = 0; s < strips; s++)
+            attend_strip(blk, &tile, s / (blk->s1 - blk->s0), blk->s0 + s % (blk->s1 - blk->s0));
     }
 }

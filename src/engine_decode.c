@@ -10,12 +10,10 @@
 /* Row pointers of q and of the block's output. */
 static void point_at_rows(const struct block *blk)
 {
-    const struct tensor *q = &blk->job->q;
     for (int64_t g = 0; g < blk->heads; g++)
         for (int64_t i = 0; i < blk->nq; i++) {
             int64_t r = g * blk->nq + i;
-            blk->scratch->q_rows[r] =
-                q->data + blk->b * q->sb + (blk->h0 + g) * q->sh + (blk->i0 + i) * q->sl;
+            blk->scratch->q_rows[r] = attn_i_queries(blk, g, blk->i0 + i);
             blk->scratch->o_rows[r] = blk->o + g * blk->o_head + i * blk->o_row;
         }
 }
@@ -39,9 +37,10 @@ static struct few_rows score_product(const struct block *blk, const struct kv_ti
 }
 
 /* One strip of a tile: the rows of head h0 + g. */
-static struct strip head_strip(const struct block *blk, const struct kv_tile *kv, int64_t g)
+static struct strip head_strip(const struct block *blk, const struct kv_tile *kv, int64_t g,
+                               enum sight sight)
 {
-    int64_t lds = round_up(blk->plan->tile_keys, LANES_MAX);
+    int64_t lds = round_up(blk->cut->tile_keys, LANES_MAX);
     struct strip t = {
         .b = blk->b,
         .h = blk->h0 + g,
@@ -51,43 +50,71 @@ static struct strip head_strip(const struct block *blk, const struct kv_tile *kv
         .cols = kv->count,
         .s = blk->scratch->s + g * blk->nq * lds,
         .lds = lds,
+        .sight = sight,
     };
     return t;
 }
 
-/* more: another tile follows in memory. */
-static void attend_tile(const struct block *blk, const struct kv_tile *kv, bool first, bool more)
+/* What the rows of all heads see together; for each of them SOME is then right, too. */
+static enum sight tile_sight(const struct block *blk, const struct kv_tile *kv)
+{
+    bool all = true, none = true;
+    for (int64_t g = 0; g < blk->heads; g++) {
+        struct strip t = head_strip(blk, kv, g, SEES_SOME);
+        enum sight sight = attn_i_strip_sight(blk->job, &blk->item, &t);
+        all = all && sight == SEES_ALL;
+        none = none && sight == SEES_NONE;
+    }
+    return none ? SEES_NONE : all ? SEES_ALL : SEES_SOME;
+}
+
+/* The weighted values of a tile, added to the rows. */
+static void add_values(const struct block *blk, const struct kv_tile *kv, struct few_rows *p,
+                       enum sight sight)
+{
+    const struct kernels *kn = blk->job->op->kernels;
+    bool copy = sight != SEES_ALL && !attn_i_values_finite(blk, kv);
+    struct kv_tile values = copy ? attn_i_finite_values(blk, kv) : *kv;
+    p->D = blk->job->op->Dv;
+    p->o = blk->scratch->o_rows;
+    p->x = values.v;
+    p->ldx = values.ldv;
+    kn->add_rows(p);
+    for (int64_t g = 0; g < blk->heads && copy; g++) {
+        struct strip t = head_strip(blk, kv, g, sight);
+        attn_i_strip_repair(blk, &t, kv, blk->scratch->o_rows[g * blk->nq]);
+    }
+}
+
+/* more: another tile follows in memory. Returns false when nothing was to be seen. */
+static bool attend_tile(const struct block *blk, const struct kv_tile *kv, bool first, bool more)
 {
     const struct job *job = blk->job;
-    const struct kernels *kn = job->op->kernels;
-    int64_t lds = round_up(blk->plan->tile_keys, LANES_MAX);
-    struct few_rows p = score_product(blk, kv, blk->scratch->s, lds);
+    enum sight sight = tile_sight(blk, kv);
+    if (sight == SEES_NONE) {
+        for (int64_t g = 0; g < blk->heads; g++) {
+            struct strip t = head_strip(blk, kv, g, sight);
+            attn_i_strip_skip(blk, &t);
+        }
+        return false;
+    }
+    struct few_rows p =
+        score_product(blk, kv, blk->scratch->s, round_up(blk->cut->tile_keys, LANES_MAX));
     p.next = kv->v;
     p.ld_next = kv->ldv;
     p.D_next = job->op->Dv;
-    kn->dot_rows(&p);
-
-    bool all_seen = true;
+    job->op->kernels->dot_rows(&p);
     for (int64_t g = 0; g < blk->heads; g++) {
-        struct strip t = head_strip(blk, kv, g);
-        all_seen &= attn_i_strip_softmax(blk, &t, g * blk->nq,
-                                         first ? NULL : blk->scratch->o_rows[g * blk->nq]);
+        struct strip t = head_strip(blk, kv, g, sight);
+        attn_i_strip_softmax(blk, &t, g * blk->nq,
+                             first ? NULL : blk->scratch->o_rows[g * blk->nq]);
     }
-    bool copy = !all_seen && !attn_i_values_finite(blk, kv);
-    struct kv_tile values = copy ? attn_i_finite_values(blk, kv) : *kv;
-    p.D = job->op->Dv;
-    p.o = blk->scratch->o_rows;
-    p.x = values.v;
-    p.ldx = values.ldv;
     p.first = first;
     p.next = more ? kv->k + kv->count * kv->ldk : NULL;
     p.ld_next = kv->ldk;
     p.D_next = job->op->Dk;
-    kn->add_rows(&p);
-    for (int64_t g = 0; g < blk->heads && copy; g++) {
-        struct strip t = head_strip(blk, kv, g);
-        attn_i_strip_repair(blk, &t, kv, blk->scratch->o_rows[g * blk->nq]);
-    }
+    add_values(blk, kv, &p, sight);
+    return true;
 }
 
 /* As in engine_blas.c. */
@@ -109,18 +136,18 @@ static void raw_scores(const struct block *blk)
 
 void attn_i_decode_attend(const struct block *blk)
 {
-    int64_t tile_keys = blk->plan->tile_keys;
+    int64_t tile_keys = blk->cut->tile_keys;
     struct span keys = attn_i_rows_span(blk->job, &blk->item, blk->i0, blk->i0 + blk->nq);
     keys = span_and(keys, blk->keys);
     point_at_rows(blk);
     if (attn_i_raw_scores(blk, 0, 0) && blk->first_part)
         raw_scores(blk);
     bool first = true;
-    int64_t skipped = (max64(keys.lo, blk->keys.lo) - blk->keys.lo) / tile_keys;
+    int64_t skipped = (keys.lo - blk->keys.lo) / tile_keys;
     for (int64_t j = blk->keys.lo + skipped * tile_keys; j < keys.hi; j += tile_keys) {
         int64_t from = max64(j, keys.lo), to = min64(j + tile_keys, keys.hi);
         struct kv_tile kv = attn_i_kv_tile(blk, from, to - from);
-        attend_tile(blk, &kv, first, to < keys.hi);
-        first = false;
+        if (attend_tile(blk, &kv, first, to < keys.hi))
+            first = false;
     }
 }

@@ -8,7 +8,7 @@ static double visible_flops(const struct job *job)
     double pairs = 0.0;
     for (int64_t b = 0; b < job->B; b++) {
         struct item it = attn_i_item(job, b);
-        for (int64_t i = 0; i < job->Lq; i++) {
+        for (int64_t i = 0; i < it.Lq; i++) {
             struct span keys = attn_i_row_span(job, &it, i);
             if (keys.lo < keys.hi)
                 pairs += (double)(keys.hi - keys.lo);
@@ -17,20 +17,28 @@ static double visible_flops(const struct job *job)
     return 2.0 * pairs * (double)job->op->Hq * (double)(job->op->Dk + job->op->Dv);
 }
 
-static void describe_plan(const struct job *job, const struct plan *p, struct text *text)
+static void describe_cut(const struct job *job, const struct cut *cut, struct text *text)
 {
     static const char *const paths[] = {
         [PATH_TILES] = "tiles by sgemm, keys transposed once per tile (small products)",
         [PATH_TILES_NT] = "tiles by sgemm, keys read in place (large products)",
         [PATH_DECODE] = "few queries by vector kernels"};
-    attn_i_say(text, "path: %s; engine: blas; kernels: %s; ", paths[p->path],
+    if (cut->strip_rows == 0) /* no item of this kind */
+        return;
+    attn_i_say(text, "path: %s; engine: blas; kernels: %s; ", paths[cut->path],
                job->op->kernels->name);
-    attn_i_say(text, "strips of %lld queries, tiles of %lld keys, ", (long long)p->strip_rows,
-               (long long)p->tile_keys);
-    attn_i_say(text, "%lld block%s of %lld heads, %lld part%s of the keys; ",
-               (long long)p->n_units, p->n_units == 1 ? "" : "s", (long long)p->heads,
-               (long long)p->n_parts, p->n_parts == 1 ? "" : "s");
-    attn_i_say(text, "threads: %d of %d; ", p->n_threads, job->op->threads);
+    attn_i_say(text, "strips of %lld queries, tiles of %lld keys, %lld part%s of the keys; ",
+               (long long)cut->strip_rows, (long long)cut->tile_keys, (long long)cut->n_parts,
+               cut->n_parts == 1 ? "" : "s");
+}
+
+static void describe_plan(const struct job *job, const struct plan *p, struct text *text)
+{
+    describe_cut(job, &p->many, text);
+    describe_cut(job, &p->few, text);
+    attn_i_say(text, "%lld unit%s of %lld head%s; threads: %d of %d; ", (long long)p->n_units,
+               p->n_units == 1 ? "" : "s", (long long)p->heads, p->heads == 1 ? "" : "s",
+               p->n_threads, job->op->threads);
 }
 
 static attn_status explain(const struct job *job, struct text *text)

@@ -86,6 +86,12 @@ struct kernels {
     /* masks along a row of keys; stride in elements. -inf in add means "not" */
     void (*mask_add_row)(int64_t n, float *s, const float *mask, int64_t stride);
     void (*mask_bool_row)(int64_t n, float *s, const uint8_t *mask, int64_t stride);
+    void (*segment_row)(int64_t n, float *s, const int32_t *ids, int32_t id); /* keep where equal */
+    /* s[j] -= slope * |at - j| */
+    void (*alibi_row)(int64_t n, float *s, float slope, float at);
+    /* how many of n elements are nonzero, or equal to id */
+    int64_t (*count_nonzero)(int64_t n, const uint8_t *mask);
+    int64_t (*count_equal)(int64_t n, const int32_t *ids, int32_t id);
     void (*transpose)(int64_t rows, int64_t cols, const float *x, int64_t ldx, float *y,
                       int64_t ldy); /* y[c][r] = x[r][c] */
     bool (*all_finite)(int64_t rows, int64_t cols, const float *x, int64_t ldx);
@@ -143,6 +149,7 @@ struct attn_op {
     int64_t Hq, Hk, Dk, Dv;
     float scale, softcap;
     int64_t left, right; /* window, -1 unbounded */
+    int64_t chunk;       /* 0: none */
     int32_t causal, layout, engine, threads;
     const struct kernels *kernels;
     struct tiles tiles;
@@ -175,10 +182,12 @@ struct attn_args {
     bool has_strides[4];
     int64_t strides[4][4];
     struct mask mask_bool, mask_add;
-    int64_t *key_begin, *key_end; /* ours; NULL: none */
-    int64_t n_range;
-    int64_t *positions;
-    int64_t n_positions;
+    const int32_t *segments_q, *segments_k;
+    /* copies of ours, NULL: none; n_* is their number of elements */
+    int64_t *key_begin, *key_end, *positions, *offsets_q, *offsets_k;
+    int64_t n_range, n_positions, n_sequences_q, n_sequences_k;
+    float *slopes, *sinks;
+    int64_t n_slopes, n_sinks;
     float *scores[N_STAGES];
     int32_t score_flags[N_STAGES];
     float *lse;
@@ -202,8 +211,10 @@ struct job {
     struct tensor q, k, v, out;
 };
 
-/* What a batch item looks like to the rules. */
+/* What a batch item, or a sequence of a packed batch, looks like. */
 struct item {
+    int64_t Lq;         /* its queries */
+    int64_t q0, k0;     /* where its rows begin along L: 0, or an offset of a packed side */
     int64_t begin, end; /* keys that any query may see */
     int64_t range_end;  /* end of the keys that exist; end may be less, by a short mask */
     int64_t off;        /* query i stands at key i + off */
@@ -231,36 +242,49 @@ bool attn_i_visible(const struct job *job, const struct item *it, int64_t b, int
                     int64_t j);
 
 /* A strip of scores: `rows` queries of head h from i0 against `cols` keys from j0. */
+enum sight { SEES_NONE, SEES_SOME, SEES_ALL };
 struct strip {
     int64_t b, h, i0, rows, j0, cols;
     float *s;
     int64_t lds;
+    enum sight sight;
 };
 
-/* Softcap and masks on a strip. Fills sight with each row's columns, or returns false without
-   touching it: every row sees every column. */
-bool attn_i_apply_rules(const struct job *job, const struct item *it, const struct strip *t,
-                        int32_t (*sight)[2]);
+/* Which keys of a strip do its rows see? SOME is always a correct answer. */
+enum sight attn_i_strip_sight(const struct job *job, const struct item *it, const struct strip *t);
+/* All rules on the scores of a strip. Unless it SEES_ALL, fills columns with what each row may
+   see; a key inside that is hidden all the same has score -inf. */
+void attn_i_apply_rules(const struct job *job, const struct item *it, const struct strip *t,
+                        int32_t (*columns)[2]);
 
 /* -------------------------------------------------------------- plan.c */
 
+/* How the queries and keys of an item are cut. */
+struct cut {
+    int32_t path;         /* PATH_TILES, PATH_DECODE or PATH_TILES_NT */
+    int64_t strip_rows;   /* queries in a strip, at most; strips share them evenly */
+    int64_t tile_keys;    /* keys in a tile; tiles are counted from an item's first key */
+    int64_t block_strips; /* strips in one unit of work */
+    int64_t part_keys;    /* keys in one part, a multiple of tile_keys */
+    int64_t n_parts;      /* parts of a unit, merged in order */
+};
+
 struct plan {
-    int32_t path;           /* PATH_TILES, PATH_DECODE or PATH_TILES_NT */
-    int64_t n_strips;       /* the queries of an item are cut evenly into strips */
-    int64_t strip_rows;     /* queries in a strip, at most */
-    int64_t tile_keys;      /* keys in a tile; tiles are counted from an item's first key */
-    int64_t block_strips;   /* strips in one unit of work */
-    int64_t n_blocks;       /* units per (item, kv head) */
-    int64_t part_keys;      /* keys in one part, a multiple of tile_keys */
-    int64_t n_parts;        /* parts of a unit, merged in order */
+    struct cut many, few;   /* for items of many queries, and of few */
     int64_t heads;          /* heads of a block: G, or 1 when heads are averaged */
-    int64_t n_units;        /* B * Hk * n_blocks, or B * n_blocks when heads are averaged */
-    int64_t n_tasks;        /* n_units * n_parts, or n_units when heads are averaged */
+    int64_t columns;        /* kv heads, or 1 when a unit walks over all heads to average them */
+    int64_t n_blocks;       /* units per (item, column); of packed queries the sum over all items */
+    int64_t n_units, n_tasks;
     int32_t n_threads;
     bool small_products;    /* every product takes BLAS's small-matrix path */
     size_t thread_bytes;    /* scratch of one thread */
     size_t shared_bytes;    /* partial results of all units */
 };
+
+/* The cut for an item of Lq queries. */
+const struct cut *attn_i_cut(const struct job *job, const struct plan *plan, int64_t Lq);
+/* Blocks of an item of Lq queries; 0 of none. */
+int64_t attn_i_item_blocks(const struct job *job, const struct plan *plan, int64_t Lq);
 
 /* First query of strip n of a plan for Lq queries. */
 static inline int64_t strip_start(int64_t Lq, int64_t n_strips, int64_t n)
@@ -277,21 +301,22 @@ struct thread_scratch {
     float *mean;          /* per averaged stage: strip_rows x Lk */
     const float **q_rows; /* decode: pointers to rows */
     float **o_rows;
-    int32_t (*sight)[2];  /* strip_rows */
-    uint8_t *started;     /* per strip of a block: is there output already? */
+    int32_t (*columns)[2]; /* strip_rows */
+    uint8_t *started;      /* per strip of a block: is there output already? */
 };
 
-/* Partial results of units whose keys are cut into parts, [n_units][n_parts][rows]. */
-struct partials {
-    float *o, *m, *l;
+/* What the threads of a run share. */
+struct shared {
+    float *o, *m, *l;      /* partial results, [n_units][n_parts][rows] */
     _Atomic int32_t *left; /* parts of a unit that are not done */
+    int64_t *first_block;  /* packed queries: blocks of the sequences before b */
 };
 
 attn_status attn_i_plan(const struct job *job, struct plan *plan);
-void attn_i_carve_thread(const struct job *job, const struct plan *plan, struct carver *c,
-                         struct thread_scratch *scratch);
-void attn_i_carve_partials(const struct job *job, const struct plan *plan, struct carver *c,
-                           struct partials *parts);
+void attn_i_carve_thread(const struct job *job, const struct plan *plan, const struct cut *cut,
+                         char *memory, struct thread_scratch *scratch);
+void attn_i_carve_shared(const struct job *job, const struct plan *plan, struct carver *c,
+                         struct shared *shared);
 /* Bytes that the run takes with this plan. */
 size_t attn_i_plan_bytes(const struct plan *plan);
 /* What a caller's workspace must hold: grows with every size, never less than the plan's. */
@@ -305,9 +330,10 @@ int32_t attn_i_mean_stages(const attn_args *args); /* how many stages are averag
    the engines. Row g * nq + i of a block is query i0 + i of head h0 + g. */
 struct block {
     const struct job *job;
-    const struct plan *plan;
+    const struct cut *cut;
     struct item item;
     int64_t b, hk, h0, heads;
+    int64_t n_strips;        /* of the item */
     int64_t s0, s1, i0, nq;
     struct span keys;        /* the part; strips look at their own span of it */
     bool first_part;
@@ -340,9 +366,13 @@ struct kv_tile attn_i_kv_tile(const struct block *blk, int64_t j0, int64_t count
 struct kv_tile attn_i_finite_values(const struct block *blk, const struct kv_tile *tile);
 bool attn_i_values_finite(const struct block *blk, const struct kv_tile *tile);
 
+/* Where the queries of a strip lie; rows are q.sl apart. */
+const float *attn_i_queries(const struct block *blk, int64_t g, int64_t i0);
+/* A strip that sees nothing: only its score outputs. */
+void attn_i_strip_skip(const struct block *blk, const struct strip *t);
 /* Rules, softmax and score outputs of one strip; rows of m, l begin at row0 of the block; o is
-   rescaled when not NULL. Returns true when every row saw every column. */
-bool attn_i_strip_softmax(const struct block *blk, const struct strip *t, int64_t row0, float *o);
+   rescaled when not NULL. */
+void attn_i_strip_softmax(const struct block *blk, const struct strip *t, int64_t row0, float *o);
 /* Add weight * value of each non-finite value of the tile to the rows that see its key. */
 void attn_i_strip_repair(const struct block *blk, const struct strip *t,
                          const struct kv_tile *tile, float *o);

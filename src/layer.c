@@ -270,18 +270,22 @@ struct memory {
     char *attention;
 };
 
+/* Extent of the batch axis: packed sequences lie in one item. */
+static int64_t items_q(const struct job *job) { return job->args->offsets_q ? 1 : job->B; }
+static int64_t items_k(const struct job *job) { return job->args->offsets_k ? 1 : job->B; }
+
 /* Queries, keys and values lie head by head, so that the job reads them in one stride. */
 static void carve(const attn_layer *layer, const struct job *job, size_t attention_bytes,
                   struct carver *c, struct memory *m)
 {
     const attn_op *op = &layer->op;
     size_t rows_q = (size_t)op->Hq * sizeof(float), rows_k = (size_t)op->Hk * sizeof(float);
+    int64_t tokens_q = items_q(job) * job->Lq, tokens_k = items_k(job) * job->Lk;
     attn_i_carve(c, 1, WORKSPACE_ALIGN);
-    m->q = attn_i_carve(c, job->B * job->Lq, (size_t)op->Dk * rows_q);
-    m->k = attn_i_carve(c, job->B * job->Lk, (size_t)op->Dk * rows_k);
-    m->v = attn_i_carve(c, job->B * job->Lk, (size_t)op->Dv * rows_k);
-    m->o = attn_i_carve(c, layer->w[ATTN_W_O].panels ? job->B * job->Lq : 0,
-                        (size_t)op->Dv * rows_q);
+    m->q = attn_i_carve(c, tokens_q, (size_t)op->Dk * rows_q);
+    m->k = attn_i_carve(c, tokens_k, (size_t)op->Dk * rows_k);
+    m->v = attn_i_carve(c, tokens_k, (size_t)op->Dv * rows_k);
+    m->o = attn_i_carve(c, layer->w[ATTN_W_O].panels ? tokens_q : 0, (size_t)op->Dv * rows_q);
     m->tiles = attn_i_carve(c, op->threads, tile_floats(layer) * sizeof(float));
     m->attention = attn_i_carve(c, 1, attention_bytes);
 }
@@ -308,9 +312,9 @@ attn_status attn_layer_workspace_bytes(const attn_layer *layer, int64_t B, int64
     return workspace_bytes(layer, &job, bytes);
 }
 
-static struct tensor head_major(float *data, int64_t H, int64_t L, int64_t D)
+static struct tensor head_major(float *data, int64_t items, int64_t H, int64_t L, int64_t D)
 {
-    struct tensor t = {data, H * L * D, L * D, D};
+    struct tensor t = {data, items > 1 ? H * L * D : 0, L * D, D};
     return t;
 }
 
@@ -321,10 +325,11 @@ static void project_inputs(const attn_layer *layer, const struct job *job, const
     struct projection q = {&layer->w[ATTN_W_Q], job->q}, k = {&layer->w[ATTN_W_K], job->k},
                       v = {&layer->w[ATTN_W_V], job->v};
     struct projecting p = {.op = &layer->op,
-                           .B = job->B,
+                           .B = items_q(job),
                            .tiles = m->tiles,
                            .tile_floats = tile_floats(layer)};
-    bool self = x_kv == x_q && layer->E_q == layer->E_kv && job->Lq == job->Lk;
+    bool self = x_kv == x_q && layer->E_q == layer->E_kv && job->Lq == job->Lk &&
+                items_q(job) == items_k(job);
     p.L = job->Lq;
     p.E = layer->E_q;
     p.x = x_q;
@@ -338,6 +343,7 @@ static void project_inputs(const attn_layer *layer, const struct job *job, const
     project(&p);
     if (self || job->Lk == 0)
         return;
+    p.B = items_k(job);
     p.L = job->Lk;
     p.E = layer->E_kv;
     p.x = x_kv;
@@ -352,7 +358,7 @@ static void project_output(const attn_layer *layer, const struct job *job, const
 {
     const struct matrix *w = &layer->w[ATTN_W_O];
     struct projecting p = {.op = &layer->op,
-                           .B = job->B,
+                           .B = items_q(job),
                            .L = job->Lq,
                            .E = w->E,
                            .x = m->o,
@@ -371,10 +377,11 @@ static void run_in(const attn_layer *layer, struct job *job, const struct plan *
     struct memory m;
     carve(layer, job, bytes, &c, &m);
     float *o = layer->w[ATTN_W_O].panels ? m.o : out;
-    job->q = head_major(m.q, op->Hq, job->Lq, op->Dk);
-    job->k = head_major(m.k, op->Hk, job->Lk, op->Dk);
-    job->v = head_major(m.v, op->Hk, job->Lk, op->Dv);
-    job->out = (struct tensor){o, job->Lq * op->Hq * op->Dv, op->Dv, op->Hq * op->Dv};
+    job->q = head_major(m.q, items_q(job), op->Hq, job->Lq, op->Dk);
+    job->k = head_major(m.k, items_k(job), op->Hk, job->Lk, op->Dk);
+    job->v = head_major(m.v, items_k(job), op->Hk, job->Lk, op->Dv);
+    int64_t width = op->Hq * op->Dv;
+    job->out = (struct tensor){o, items_q(job) > 1 ? job->Lq * width : 0, op->Dv, width};
     bool small = attn_i_blas_small_path();
     attn_i_blas_enter(small);
     project_inputs(layer, job, x_q, x_kv, &m);

@@ -52,7 +52,7 @@ static bool small_shape(const struct job *job, int64_t *rows, int64_t *keys)
 static int64_t forced(int64_t by_test, int64_t by_plan) { return by_test > 0 ? by_test : by_plan; }
 
 /* Largest strips and tiles of the tile path for this op. */
-static void tile_shape(const struct job *job, struct plan *p)
+static struct cut tile_shape(const struct job *job)
 {
     const struct tiles *t = &job->op->tiles;
     int64_t rows, keys;
@@ -63,55 +63,67 @@ static void tile_shape(const struct job *job, struct plan *p)
         rows = is_causal(job) ? STRIP_ROWS_NT_CAUSAL : STRIP_ROWS_NT;
         keys = TILE_KEYS;
     }
-    p->path = small ? PATH_TILES : PATH_TILES_NT;
-    p->strip_rows = forced(t->strip_rows, rows);
-    p->tile_keys = forced(t->tile_keys, max64(keys, LANES_MAX));
+    struct cut cut = {
+        .path = small ? PATH_TILES : PATH_TILES_NT,
+        .strip_rows = forced(t->strip_rows, rows),
+        .tile_keys = forced(t->tile_keys, max64(keys, LANES_MAX)),
+        .n_parts = 1,
+        .part_keys = INT64_MAX,
+    };
+    return cut;
 }
 
 /* Strips in a block of at most this many rows of all its heads. */
-static int64_t strips_in(const struct plan *p, int64_t rows)
+static int64_t strips_in(const struct cut *cut, int64_t heads, int64_t rows)
 {
-    return max64(1, rows / (p->strip_rows * p->heads));
+    return max64(1, rows / (cut->strip_rows * heads));
 }
 
-static void plan_tiles(const struct job *job, struct plan *p)
+/* For items of up to Lq queries. */
+static struct cut cut_many(const struct job *job, int64_t heads, int64_t Lq)
 {
     const attn_op *op = job->op;
-    tile_shape(job, p);
-    p->n_strips = ceil_div(job->Lq, p->strip_rows);
-    int64_t rows = BLOCK_ROWS, units = job->B * op->Hk;
+    struct cut cut = tile_shape(job);
+    int64_t rows = BLOCK_ROWS, units = job->B * op->Hk, n_strips = ceil_div(Lq, cut.strip_rows);
     while (rows > BLOCK_ROWS_MIN &&
-           units * ceil_div(p->n_strips, strips_in(p, rows)) < TASKS_ENOUGH)
+           units * ceil_div(n_strips, strips_in(&cut, heads, rows)) < TASKS_ENOUGH)
         rows /= 2;
-    p->block_strips = strips_in(p, rows);
+    cut.block_strips = strips_in(&cut, heads, rows);
     if (op->tiles.block_queries)
-        p->block_strips = max64(1, op->tiles.block_queries / p->strip_rows);
-    p->strip_rows = min64(p->strip_rows, job->Lq);
-    p->n_parts = 1;
-    p->part_keys = job->Lk;
+        cut.block_strips = max64(1, op->tiles.block_queries / cut.strip_rows);
+    cut.strip_rows = min64(cut.strip_rows, Lq);
+    return cut;
 }
 
-static void plan_decode(const struct job *job, struct plan *p)
+/* For items of up to Lq queries and Lk keys. */
+static struct cut cut_few(const struct job *job, int64_t Lq, int64_t Lk)
 {
     const struct tiles *t = &job->op->tiles;
-    p->path = PATH_DECODE;
-    p->strip_rows = job->Lq;
-    p->n_strips = 1;
-    p->block_strips = 1;
-    p->tile_keys = forced(t->tile_keys, DECODE_TILE);
+    struct cut cut = {
+        .path = PATH_DECODE,
+        .strip_rows = Lq,
+        .tile_keys = forced(t->tile_keys, DECODE_TILE),
+        .block_strips = 1,
+    };
     int64_t units = max64(1, min64(job->B * job->op->Hk, TASKS_ENOUGH));
-    int64_t parts = min64(ceil_div(job->Lk, PART_KEYS_MIN), ceil_div(TASKS_ENOUGH, units));
-    p->part_keys = forced(t->part_keys, ceil_div(job->Lk, max64(parts, 1)));
-    p->part_keys = round_up(max64(p->part_keys, 1), p->tile_keys);
-    p->n_parts = max64(1, ceil_div(job->Lk, p->part_keys));
+    int64_t parts = min64(ceil_div(Lk, PART_KEYS_MIN), ceil_div(TASKS_ENOUGH, units));
+    cut.part_keys = forced(t->part_keys, ceil_div(Lk, max64(parts, 1)));
+    cut.part_keys = round_up(max64(cut.part_keys, 1), cut.tile_keys);
+    cut.n_parts = max64(1, ceil_div(Lk, cut.part_keys));
+    return cut;
 }
 
-static bool takes_decode(const struct job *job)
+static bool takes_few(const struct job *job, int64_t Lq)
 {
     int32_t path = job->op->tiles.path;
     if (path)
         return path == PATH_DECODE;
-    return job->Lq == 1 || job->Lq * (job->op->Hq / job->op->Hk) <= DECODE_ROWS;
+    return Lq == 1 || Lq * (job->op->Hq / job->op->Hk) <= DECODE_ROWS;
+}
+
+const struct cut *attn_i_cut(const struct job *job, const struct plan *plan, int64_t Lq)
+{
+    return takes_few(job, Lq) ? &plan->few : &plan->many;
 }
 
 int32_t attn_i_mean_stages(const attn_args *args)
@@ -122,52 +134,97 @@ int32_t attn_i_mean_stages(const attn_args *args)
     return n;
 }
 
-void attn_i_carve_thread(const struct job *job, const struct plan *plan, struct carver *c,
-                         struct thread_scratch *scratch)
+/* ------------------------------------------------------------- memory */
+
+static void carve_cut(const struct job *job, const struct cut *cut, int64_t heads,
+                      struct carver *c, struct thread_scratch *scratch)
 {
     const attn_op *op = job->op;
-    bool decode = plan->path == PATH_DECODE;
-    int64_t strips = plan->block_strips * plan->heads;
-    int64_t rows = min64(plan->block_strips * plan->strip_rows, max64(job->Lq, 1)) * plan->heads;
-    int64_t s_rows = decode ? rows : plan->strip_rows;
-    int64_t lds = round_up(plan->tile_keys, LANES_MAX);
-    scratch->s = attn_i_carve(c, s_rows * lds, sizeof(float));
-    scratch->kt = attn_i_carve(c, plan->path == PATH_TILES ? op->Dk * lds : 0, sizeof(float));
-    scratch->v_finite = attn_i_carve(c, plan->tile_keys * op->Dv, sizeof(float));
+    bool few = cut->path == PATH_DECODE;
+    int64_t rows = min64(cut->block_strips * cut->strip_rows, max64(job->Lq, 1)) * heads;
+    int64_t lds = round_up(cut->tile_keys, LANES_MAX);
+    scratch->s = attn_i_carve(c, (few ? rows : cut->strip_rows) * lds, sizeof(float));
+    scratch->kt = attn_i_carve(c, cut->path == PATH_TILES ? op->Dk * lds : 0, sizeof(float));
+    scratch->v_finite = attn_i_carve(c, cut->tile_keys * op->Dv, sizeof(float));
     scratch->m = attn_i_carve(c, rows, sizeof(float));
     scratch->l = attn_i_carve(c, rows, sizeof(float));
-    scratch->q_rows = attn_i_carve(c, decode ? rows : 0, sizeof(float *));
-    scratch->o_rows = attn_i_carve(c, decode ? rows : 0, sizeof(float *));
-    scratch->sight = attn_i_carve(c, plan->strip_rows, sizeof(int32_t[2]));
-    scratch->started = attn_i_carve(c, strips, 1);
+    scratch->q_rows = attn_i_carve(c, few ? rows : 0, sizeof(float *));
+    scratch->o_rows = attn_i_carve(c, few ? rows : 0, sizeof(float *));
+    scratch->columns = attn_i_carve(c, cut->strip_rows, sizeof(int32_t[2]));
+    scratch->started = attn_i_carve(c, cut->block_strips * heads, 1);
     int32_t mean = attn_i_mean_stages(job->args);
-    int64_t mean_rows;
-    if (__builtin_mul_overflow(mean * plan->strip_rows, job->Lk, &mean_rows))
-        mean_rows = -1;
-    scratch->mean = attn_i_carve(c, mean_rows, sizeof(float));
+    int64_t floats;
+    if (__builtin_mul_overflow(mean * cut->strip_rows, job->Lk, &floats))
+        floats = -1; /* too large, says attn_i_carve */
+    scratch->mean = attn_i_carve(c, floats, sizeof(float));
 }
 
-void attn_i_carve_partials(const struct job *job, const struct plan *plan, struct carver *c,
-                           struct partials *parts)
+void attn_i_carve_thread(const struct job *job, const struct plan *plan, const struct cut *cut,
+                         char *memory, struct thread_scratch *scratch)
 {
-    int64_t slots = plan->n_parts > 1 ? plan->n_units * plan->n_parts : 0;
-    int64_t rows = slots * plan->heads * plan->strip_rows;
-    parts->o = attn_i_carve(c, rows, (size_t)job->op->Dv * sizeof(float));
-    parts->m = attn_i_carve(c, rows, sizeof(float));
-    parts->l = attn_i_carve(c, rows, sizeof(float));
-    parts->left = attn_i_carve(c, slots, sizeof(int32_t));
+    struct carver c = {.base = memory};
+    carve_cut(job, cut, plan->heads, &c, scratch);
 }
+
+static size_t cut_bytes(const struct job *job, const struct cut *cut, int64_t heads)
+{
+    struct carver c = {0};
+    struct thread_scratch scratch;
+    carve_cut(job, cut, heads, &c, &scratch);
+    return c.used;
+}
+
+/* Slots for the results of parts; 0 when there is one part. */
+static void carve_slots(const struct job *job, int64_t slots, int64_t rows, struct carver *c,
+                        struct shared *shared)
+{
+    shared->o = attn_i_carve(c, slots * rows, (size_t)job->op->Dv * sizeof(float));
+    shared->m = attn_i_carve(c, slots * rows, sizeof(float));
+    shared->l = attn_i_carve(c, slots * rows, sizeof(float));
+    shared->left = attn_i_carve(c, slots, sizeof(int32_t));
+    shared->first_block =
+        attn_i_carve(c, job->args->offsets_q ? job->B + 1 : 0, sizeof(int64_t));
+}
+
+void attn_i_carve_shared(const struct job *job, const struct plan *plan, struct carver *c,
+                         struct shared *shared)
+{
+    int64_t slots = plan->few.n_parts > 1 ? plan->n_units * plan->few.n_parts : 0;
+    carve_slots(job, slots, plan->heads * plan->few.strip_rows, c, shared);
+}
+
+static size_t total_bytes(size_t thread_bytes, size_t shared_bytes, int64_t n_threads)
+{
+    struct carver c = {0};
+    attn_i_carve(&c, 1, WORKSPACE_ALIGN); /* memory may begin anywhere */
+    attn_i_carve(&c, n_threads, thread_bytes);
+    attn_i_carve(&c, 1, shared_bytes);
+    return c.used;
+}
+
+size_t attn_i_plan_bytes(const struct plan *plan)
+{
+    return total_bytes(plan->thread_bytes, plan->shared_bytes, plan->n_threads);
+}
+
+/* -------------------------------------------------------------- the plan */
 
 /* Estimated time of the run on one thread, to decide how many are worth waking. */
 static double work_ns(const struct job *job)
 {
     const attn_op *op = job->op;
+    const attn_args *args = job->args;
     double keys = (double)job->Lk;
     if (op->left >= 0 && (op->right >= 0 || is_causal(job)))
         keys = fmin(keys, (double)op->left + (double)max64(op->right, 0) + 1.0);
-    double size = (double)(op->Dk + op->Dv);
-    double flops = 2.0 * (double)(job->B * op->Hq) * (double)job->Lq * keys * size;
-    double bytes = 4.0 * (double)(job->B * op->Hk) * keys * size;
+    if (op->chunk > 0)
+        keys = fmin(keys, (double)op->chunk);
+    double B = (double)job->B, size = (double)(op->Dk + op->Dv);
+    double queries = args->offsets_q ? (double)job->Lq : B * (double)job->Lq;
+    if (args->offsets_k) /* as if all sequences were of one length */
+        keys /= B;
+    double flops = 2.0 * (double)op->Hq * queries * keys * size;
+    double bytes = 4.0 * B * (double)op->Hk * keys * size;
     return fmax(flops / 100.0, bytes / 20.0); /* 100 GF/s, 20 GB/s */
 }
 
@@ -180,52 +237,88 @@ static int32_t count_threads(const struct job *job, const struct plan *plan)
     return (int32_t)max64(n, 1);
 }
 
-static void measure(const struct job *job, struct plan *p)
+/* The longest sequences of each kind, and the blocks of all. */
+struct lengths {
+    int64_t Lq_many, Lq_few, Lk; /* 0: none of that kind */
+    int64_t n_blocks;
+};
+
+static struct lengths measure_items(const struct job *job)
 {
-    struct carver c = {0};
-    struct thread_scratch scratch;
-    attn_i_carve_thread(job, p, &c, &scratch);
-    p->thread_bytes = c.used;
-    struct partials parts;
-    c.used = 0;
-    attn_i_carve_partials(job, p, &c, &parts);
-    p->shared_bytes = c.used;
+    struct lengths most = {.Lk = job->Lk};
+    const attn_args *args = job->args;
+    if (args->offsets_k) {
+        most.Lk = 0;
+        for (int64_t b = 0; b < job->B; b++)
+            most.Lk = max64(most.Lk, args->offsets_k[b + 1] - args->offsets_k[b]);
+    }
+    for (int64_t b = 0; b < (args->offsets_q ? job->B : 1); b++) {
+        int64_t Lq = args->offsets_q ? args->offsets_q[b + 1] - args->offsets_q[b] : job->Lq;
+        int64_t *kind = takes_few(job, Lq) ? &most.Lq_few : &most.Lq_many;
+        *kind = max64(*kind, Lq);
+    }
+    return most;
 }
 
-static size_t total_bytes(const struct plan *p, int64_t n_threads)
+int64_t attn_i_item_blocks(const struct job *job, const struct plan *plan, int64_t Lq)
 {
-    struct carver c = {0};
-    attn_i_carve(&c, 1, WORKSPACE_ALIGN); /* memory may begin anywhere */
-    attn_i_carve(&c, n_threads, p->thread_bytes);
-    attn_i_carve(&c, 1, p->shared_bytes);
-    return c.used;
+    const struct cut *cut = attn_i_cut(job, plan, Lq);
+    if (Lq == 0)
+        return 0;
+    return cut->path == PATH_DECODE ? 1
+                                    : ceil_div(ceil_div(Lq, cut->strip_rows), cut->block_strips);
 }
 
-size_t attn_i_plan_bytes(const struct plan *plan) { return total_bytes(plan, plan->n_threads); }
+static void count_work(const struct job *job, struct plan *p)
+{
+    const attn_args *args = job->args;
+    p->n_blocks = args->offsets_q ? 0 : attn_i_item_blocks(job, p, job->Lq);
+    for (int64_t b = 0; b < job->B && args->offsets_q; b++)
+        p->n_blocks += attn_i_item_blocks(job, p, args->offsets_q[b + 1] - args->offsets_q[b]);
+    p->n_units = p->n_blocks * p->columns * (args->offsets_q ? 1 : job->B);
+    bool whole = attn_i_mean_stages(args) > 0; /* a unit does all its parts itself */
+    p->n_tasks = whole ? p->n_units : p->n_units * p->few.n_parts;
+}
 
 attn_status attn_i_plan(const struct job *job, struct plan *plan)
 {
     const attn_op *op = job->op;
-    bool mean = attn_i_mean_stages(job->args) > 0;
-    struct plan p = {.heads = mean ? 1 : op->Hq / op->Hk};
-    if (takes_decode(job))
-        plan_decode(job, &p);
-    else
-        plan_tiles(job, &p);
-    if (mean)
-        p.block_strips = 1;
-    p.n_blocks = ceil_div(p.n_strips, p.block_strips);
-    p.n_units = job->B * p.n_blocks * (mean ? 1 : op->Hk);
-    p.n_tasks = mean ? p.n_units : p.n_units * p.n_parts;
-    bool raw = job->args->scores[ATTN_STAGE_RAW] || job->args->scores[ATTN_STAGE_CAPPED];
-    p.small_products = p.path == PATH_DECODE || (p.path == PATH_TILES && !raw);
-    measure(job, &p);
+    const attn_args *args = job->args;
+    bool mean = attn_i_mean_stages(args) > 0;
+    struct plan p = {.heads = mean ? 1 : op->Hq / op->Hk, .columns = mean ? 1 : op->Hk};
+    struct lengths most = measure_items(job);
+    p.few.n_parts = 1;
+    p.small_products = true;
+    if (most.Lq_many > 0) {
+        p.many = cut_many(job, p.heads, most.Lq_many);
+        if (mean)
+            p.many.block_strips = 1;
+        bool raw = args->scores[ATTN_STAGE_RAW] || args->scores[ATTN_STAGE_CAPPED];
+        p.small_products = p.many.path == PATH_TILES && !raw;
+        p.thread_bytes = cut_bytes(job, &p.many, p.heads);
+    }
+    if (most.Lq_few > 0) {
+        p.few = cut_few(job, most.Lq_few, most.Lk);
+        if (args->offsets_q) { /* items of both kinds may be there: no parts */
+            p.few.n_parts = 1;
+            p.few.part_keys = INT64_MAX;
+        }
+        size_t bytes = cut_bytes(job, &p.few, p.heads);
+        p.thread_bytes = bytes > p.thread_bytes ? bytes : p.thread_bytes;
+    }
+    count_work(job, &p);
+    struct carver c = {0};
+    struct shared shared;
+    attn_i_carve_shared(job, &p, &c, &shared);
+    p.shared_bytes = c.used;
     p.n_threads = count_threads(job, &p);
     *plan = p;
     return attn_i_plan_bytes(&p) >= WORKSPACE_TOO_LARGE ? ATTN_EOVERFLOW : ATTN_OK;
 }
 
-/* Slots for partial results that plan_decode may ask for: its B * Hk * parts stay below
+/* ---------------------------------------------------------- the workspace */
+
+/* Slots for partial results that cut_few may ask for: its B * Hk * parts stay below
    2 * TASKS_ENOUGH, or there is one part. */
 static int64_t most_slots(const struct job *job)
 {
@@ -244,27 +337,23 @@ attn_status attn_i_workspace(const struct job *job, size_t *bytes)
 {
     const attn_op *op = job->op;
     int64_t G = op->Hq / op->Hk;
-    struct plan tiles = {.heads = attn_i_mean_stages(job->args) ? 1 : G}, decode = tiles;
-    tile_shape(job, &tiles);
-    tiles.block_strips = strips_in(&tiles, max64(BLOCK_ROWS, op->tiles.block_queries * G));
-    tiles.strip_rows = min64(tiles.strip_rows, job->Lq);
-    tiles.n_parts = 1;
-    measure(job, &tiles);
+    bool mean = attn_i_mean_stages(job->args) > 0;
+    int64_t heads = mean ? 1 : G;
+    struct cut many = tile_shape(job);
+    many.block_strips = strips_in(&many, heads, max64(BLOCK_ROWS, op->tiles.block_queries * G));
+    many.strip_rows = min64(many.strip_rows, job->Lq);
+    size_t many_bytes = cut_bytes(job, &many, heads);
 
-    struct job few = *job;
-    if (op->tiles.path != PATH_DECODE)
-        few.Lq = min64(job->Lq, max64(1, DECODE_ROWS / G));
-    plan_decode(&few, &decode);
-    decode.n_units = 1;
-    decode.n_parts = most_slots(job);
-    measure(&few, &decode);
+    int64_t Lq = min64(job->Lq, max64(1, DECODE_ROWS / G));
+    struct cut few = cut_few(job, op->tiles.path == PATH_DECODE ? job->Lq : Lq, job->Lk);
+    size_t few_bytes = cut_bytes(job, &few, heads);
 
-    struct plan both = {
-        .thread_bytes = tiles.thread_bytes > decode.thread_bytes ? tiles.thread_bytes
-                                                                 : decode.thread_bytes,
-        .shared_bytes = decode.shared_bytes,
-    };
-    double tasks = (double)job->B * (double)op->Hk * ((double)job->Lq + (double)most_slots(job));
-    *bytes = total_bytes(&both, tasks < op->threads ? (int64_t)tasks : op->threads);
+    struct carver c = {0};
+    struct shared shared;
+    int64_t slots = most_slots(job);
+    carve_slots(job, slots > 1 ? slots : 0, heads * few.strip_rows, &c, &shared);
+    double tasks = (double)job->B * (double)op->Hk * ((double)job->Lq + (double)slots);
+    *bytes = total_bytes(many_bytes > few_bytes ? many_bytes : few_bytes, c.used,
+                         tasks < op->threads ? (int64_t)tasks : op->threads);
     return *bytes >= WORKSPACE_TOO_LARGE ? ATTN_EOVERFLOW : ATTN_OK;
 }

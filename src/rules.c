@@ -21,7 +21,15 @@ static int64_t add_sat(int64_t a, int64_t b)
 struct item attn_i_item(const struct job *job, int64_t b)
 {
     const attn_args *args = job->args;
-    struct item it = {.begin = 0, .end = job->Lk};
+    struct item it = {.Lq = job->Lq, .end = job->Lk};
+    if (args->offsets_q) {
+        it.q0 = args->offsets_q[b];
+        it.Lq = args->offsets_q[b + 1] - it.q0;
+    }
+    if (args->offsets_k) {
+        it.k0 = args->offsets_k[b];
+        it.end = args->offsets_k[b + 1] - it.k0;
+    }
     if (args->key_begin)
         it.begin = args->key_begin[b];
     if (args->key_end)
@@ -29,13 +37,20 @@ struct item attn_i_item(const struct job *job, int64_t b)
     if (args->positions)
         it.off = args->positions[b];
     else if (job->op->causal != ATTN_CAUSAL_TOP_LEFT)
-        it.off = it.end - job->Lq;
+        it.off = it.end - it.Lq;
     it.range_end = it.end; /* a mask shorter than the keys hides the rest, and moves no index */
     if (args->mask_bool.data)
         it.end = min64(it.end, args->mask_bool.dims[3]);
     if (args->mask_add.data)
         it.end = min64(it.end, args->mask_add.dims[3]);
     return it;
+}
+
+/* The first key of the chunk that key index `at` lies in; chunks begin at 0. */
+static int64_t chunk_start(int64_t at, int64_t chunk)
+{
+    int64_t rest = at % chunk;
+    return add_sat(at, rest < 0 ? -rest - chunk : -rest);
 }
 
 struct span attn_i_row_span(const struct job *job, const struct item *it, int64_t i)
@@ -49,6 +64,11 @@ struct span attn_i_row_span(const struct job *job, const struct item *it, int64_
         keys.lo = max64(keys.lo, add_sat(at, -op->left));
     if (op->right >= 0)
         keys.hi = min64(keys.hi, add_sat(add_sat(at, op->right), 1));
+    if (op->chunk > 0) {
+        int64_t start = chunk_start(at, op->chunk);
+        keys.lo = max64(keys.lo, start);
+        keys.hi = min64(keys.hi, add_sat(start, op->chunk));
+    }
     return keys;
 }
 
@@ -58,18 +78,6 @@ struct span attn_i_rows_span(const struct job *job, const struct item *it, int64
     return keys;
 }
 
-static bool has_masks(const struct job *job)
-{
-    return job->args->mask_bool.data || job->args->mask_add.data;
-}
-
-/* Do all rows of the strip see all its columns? Ends of spans never decrease. */
-static bool all_visible(const struct job *job, const struct item *it, const struct strip *t)
-{
-    return !has_masks(job) && attn_i_row_span(job, it, t->i0 + t->rows - 1).lo <= t->j0 &&
-           attn_i_row_span(job, it, t->i0).hi >= t->j0 + t->cols;
-}
-
 /* Element (b, h, i, j) of a mask, as an offset from its data. */
 static int64_t mask_at(const struct mask *m, int64_t b, int64_t h, int64_t i, int64_t j)
 {
@@ -77,36 +85,130 @@ static int64_t mask_at(const struct mask *m, int64_t b, int64_t h, int64_t i, in
            (m->dims[2] == 1 ? 0 : i * m->strides[2]) + j * m->strides[3];
 }
 
+static const uint8_t *bool_at(const struct job *job, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const struct mask *m = &job->args->mask_bool;
+    return (const uint8_t *)m->data + mask_at(m, b, h, i, j);
+}
+
+static const float *add_at(const struct job *job, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const struct mask *m = &job->args->mask_add;
+    return (const float *)m->data + mask_at(m, b, h, i, j);
+}
+
+static int32_t query_segment(const struct job *job, const struct item *it, int64_t b, int64_t i)
+{
+    return job->args->segments_q[(job->args->offsets_q ? 0 : b * job->Lq) + it->q0 + i];
+}
+
+static const int32_t *key_segments(const struct job *job, const struct item *it, int64_t b,
+                                   int64_t j)
+{
+    return job->args->segments_k + (job->args->offsets_k ? 0 : b * job->Lk) + it->k0 + j;
+}
+
 bool attn_i_visible(const struct job *job, const struct item *it, int64_t b, int64_t h, int64_t i,
                     int64_t j)
 {
-    const struct mask *mb = &job->args->mask_bool, *ma = &job->args->mask_add;
+    const attn_args *args = job->args;
     struct span keys = attn_i_row_span(job, it, i);
     if (j < keys.lo || j >= keys.hi)
         return false;
-    if (mb->data && !((const uint8_t *)mb->data)[mask_at(mb, b, h, i, j)])
+    if (args->mask_bool.data && !*bool_at(job, b, h, i, j))
         return false;
-    return !ma->data || ((const float *)ma->data)[mask_at(ma, b, h, i, j)] != -INFINITY;
+    if (args->segments_q && *key_segments(job, it, b, j) != query_segment(job, it, b, i))
+        return false;
+    return !args->mask_add.data || *add_at(job, b, h, i, j) != -INFINITY;
 }
 
-/* Masks along one row, columns [lo, hi) of the strip. */
-static void apply_masks(const struct job *job, const struct strip *t, int64_t r, int64_t lo,
-                        int64_t hi)
+/* ---------------------------------------------------- strips: all, some, none */
+
+/* Columns of the strip that row r may see by the rules that are intervals. */
+static struct span row_columns(const struct job *job, const struct item *it,
+                               const struct strip *t, int64_t r)
 {
-    const struct kernels *kn = job->op->kernels;
-    const struct mask *mb = &job->args->mask_bool, *ma = &job->args->mask_add;
-    int64_t i = t->i0 + r, j = t->j0 + lo;
-    float *s = t->s + r * t->lds + lo;
-    if (ma->data)
-        kn->mask_add_row(hi - lo, s, (const float *)ma->data + mask_at(ma, t->b, t->h, i, j),
-                         ma->strides[3]);
-    if (mb->data)
-        kn->mask_bool_row(hi - lo, s, (const uint8_t *)mb->data + mask_at(mb, t->b, t->h, i, j),
-                          mb->strides[3]);
+    struct span tile = {t->j0, t->j0 + t->cols};
+    struct span keys = span_and(attn_i_row_span(job, it, t->i0 + r), tile);
+    if (keys.lo >= keys.hi)
+        return (struct span){0, 0};
+    return (struct span){keys.lo - t->j0, keys.hi - t->j0};
 }
 
-bool attn_i_apply_rules(const struct job *job, const struct item *it, const struct strip *t,
-                        int32_t (*sight)[2])
+static int64_t count_bool(const struct job *job, const struct strip *t, int64_t r, struct span c)
+{
+    const struct mask *m = &job->args->mask_bool;
+    const uint8_t *row = bool_at(job, t->b, t->h, t->i0 + r, t->j0 + c.lo);
+    int64_t n = c.hi - c.lo, count = 0;
+    if (m->strides[3] == 1)
+        return job->op->kernels->count_nonzero(n, row);
+    for (int64_t j = 0; j < n; j++) count += row[j * m->strides[3]] != 0;
+    return count;
+}
+
+/* Pairs of a row that the rule leaves visible, as far as one rule tells: the least of all. An
+   additive mask is not looked through: its -inf are found when it is added. */
+static int64_t count_row(const struct job *job, const struct item *it, const struct strip *t,
+                         int64_t r)
+{
+    struct span c = row_columns(job, it, t, r);
+    int64_t least = c.hi - c.lo;
+    if (least > 0 && job->args->mask_bool.data)
+        least = min64(least, count_bool(job, t, r, c));
+    if (least > 0 && job->args->segments_q)
+        least = min64(least, job->op->kernels->count_equal(
+                                 c.hi - c.lo, key_segments(job, it, t->b, t->j0 + c.lo),
+                                 query_segment(job, it, t->b, t->i0 + r)));
+    return least;
+}
+
+enum sight attn_i_strip_sight(const struct job *job, const struct item *it, const struct strip *t)
+{
+    const attn_args *args = job->args;
+    bool full = attn_i_row_span(job, it, t->i0 + t->rows - 1).lo <= t->j0 &&
+                attn_i_row_span(job, it, t->i0).hi >= t->j0 + t->cols;
+    if (!args->mask_bool.data && !args->segments_q)
+        return full && !args->mask_add.data ? SEES_ALL : SEES_SOME;
+    bool all = full && !args->mask_add.data, none = true;
+    for (int64_t r = 0; r < t->rows && (all || none); r++) {
+        int64_t n = count_row(job, it, t, r);
+        all = all && n == t->cols;
+        none = none && n == 0;
+    }
+    return none ? SEES_NONE : all ? SEES_ALL : SEES_SOME;
+}
+
+/* ------------------------------------------------------------- applying */
+
+/* i + off - j as a float: exact where the difference is, whatever the two are. */
+static float distance(const struct item *it, int64_t i, int64_t j)
+{
+    int64_t at = add_sat(i, it->off), far;
+    return __builtin_sub_overflow(at, j, &far) ? (float)at : (float)far;
+}
+
+/* Additive and boolean rules along one row, columns [c.lo, c.hi) of the strip. */
+static void apply_row(const struct job *job, const struct item *it, const struct strip *t,
+                      int64_t r, struct span c)
+{
+    const attn_args *args = job->args;
+    const struct kernels *kn = job->op->kernels;
+    int64_t i = t->i0 + r, j = t->j0 + c.lo, n = c.hi - c.lo;
+    float *s = t->s + r * t->lds + c.lo;
+    if (args->slopes)
+        kn->alibi_row(n, s, args->slopes[t->h], distance(it, i, j));
+    if (args->mask_add.data)
+        kn->mask_add_row(n, s, add_at(job, t->b, t->h, i, j), args->mask_add.strides[3]);
+    if (t->sight == SEES_ALL)
+        return;
+    if (args->mask_bool.data)
+        kn->mask_bool_row(n, s, bool_at(job, t->b, t->h, i, j), args->mask_bool.strides[3]);
+    if (args->segments_q)
+        kn->segment_row(n, s, key_segments(job, it, t->b, j), query_segment(job, it, t->b, i));
+}
+
+void attn_i_apply_rules(const struct job *job, const struct item *it, const struct strip *t,
+                        int32_t (*columns)[2])
 {
     const attn_op *op = job->op;
     for (int64_t r = 0; r < t->rows; r++) {
@@ -116,18 +218,12 @@ bool attn_i_apply_rules(const struct job *job, const struct item *it, const stru
         if (op->softcap > 0.0f)
             op->kernels->softcap_row(t->cols, s, op->softcap);
     }
-    if (all_visible(job, it, t))
-        return false;
-    bool masks = has_masks(job);
+    if (t->sight == SEES_ALL && !job->args->slopes)
+        return;
     for (int64_t r = 0; r < t->rows; r++) {
-        struct span keys = attn_i_row_span(job, it, t->i0 + r);
-        int64_t lo = max64(keys.lo, t->j0) - t->j0, hi = min64(keys.hi, t->j0 + t->cols) - t->j0;
-        if (lo >= hi)
-            lo = hi = 0;
-        else if (masks)
-            apply_masks(job, t, r, lo, hi);
-        sight[r][0] = (int32_t)lo;
-        sight[r][1] = (int32_t)hi;
+        struct span c = row_columns(job, it, t, r);
+        apply_row(job, it, t, r, c);
+        columns[r][0] = (int32_t)c.lo;
+        columns[r][1] = (int32_t)c.hi;
     }
-    return true;
 }

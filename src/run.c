@@ -13,53 +13,62 @@ struct run {
     const struct job *job;
     const struct plan *plan;
     char *threads; /* n_threads pieces of thread_bytes */
-    struct partials parts;
+    struct shared shared;
 };
 
 /* ------------------------------------------------------------ one unit */
 
-/* A unit of work: the heads h0 .. h0 + plan->heads - 1 of item b, block n. */
+/* A unit of work: the heads h0 .. h0 + plan->heads - 1 of item b, block n of its queries. */
 struct unit {
     int64_t index, b, h0, n;
 };
 
-static struct block block_of(const struct run *run, struct thread_scratch *scratch, struct unit u)
+/* Where the scores of a block go: to the caller, or to scratch to be averaged. */
+static void point_at_scores(struct block *blk)
+{
+    const struct job *job = blk->job;
+    float *mean = blk->scratch->mean;
+    for (int s = 0; s < N_STAGES; s++) {
+        float *to = job->args->scores[s];
+        if (to && (job->args->score_flags[s] & ATTN_MEAN_HEADS)) {
+            blk->scores[s] = mean;
+            mean += blk->cut->strip_rows * job->Lk;
+        } else if (to) {
+            int64_t row = (blk->b * job->op->Hq + blk->h0) * job->Lq + blk->i0;
+            blk->scores[s] = to + row * job->Lk;
+        }
+    }
+    blk->scores_head = job->Lq * job->Lk;
+}
+
+static struct block block_of(const struct run *run, const struct cut *cut, const struct item *it,
+                             struct unit u, struct thread_scratch *scratch)
 {
     const struct job *job = run->job;
-    const struct plan *plan = run->plan;
-    int64_t s0 = u.n * plan->block_strips;
-    int64_t s1 = min64(s0 + plan->block_strips, plan->n_strips);
+    int64_t n_strips = cut->path == PATH_DECODE ? 1 : ceil_div(it->Lq, cut->strip_rows);
+    int64_t s0 = u.n * cut->block_strips, s1 = min64(s0 + cut->block_strips, n_strips);
     struct block blk = {
         .job = job,
-        .plan = plan,
-        .item = attn_i_item(job, u.b),
+        .cut = cut,
+        .item = *it,
         .b = u.b,
         .hk = u.h0 / (job->op->Hq / job->op->Hk),
         .h0 = u.h0,
-        .heads = plan->heads,
+        .heads = run->plan->heads,
+        .n_strips = n_strips,
         .s0 = s0,
         .s1 = s1,
-        .i0 = strip_start(job->Lq, plan->n_strips, s0),
+        .i0 = strip_start(it->Lq, n_strips, s0),
         .o_head = job->out.sh,
         .o_row = job->out.sl,
         .m = scratch->m,
         .l = scratch->l,
-        .scores_head = job->Lq * job->Lk,
         .scratch = scratch,
     };
-    blk.nq = strip_start(job->Lq, plan->n_strips, s1) - blk.i0;
-    blk.o = job->out.data + u.b * job->out.sb + u.h0 * job->out.sh + blk.i0 * job->out.sl;
-    float *mean = scratch->mean;
-    for (int s = 0; s < N_STAGES; s++) {
-        float *to = job->args->scores[s];
-        if (to && (job->args->score_flags[s] & ATTN_MEAN_HEADS)) {
-            blk.scores[s] = mean; /* summed by finish_mean */
-            mean += plan->strip_rows * job->Lk;
-        } else if (to) {
-            blk.scores[s] =
-                to + ((u.b * job->op->Hq + u.h0) * job->Lq + blk.i0) * job->Lk;
-        }
-    }
+    blk.nq = strip_start(it->Lq, n_strips, s1) - blk.i0;
+    blk.o = job->out.data + u.b * job->out.sb + u.h0 * job->out.sh +
+            (it->q0 + blk.i0) * job->out.sl;
+    point_at_scores(&blk);
     return blk;
 }
 
@@ -67,31 +76,32 @@ static struct block block_of(const struct run *run, struct thread_scratch *scrat
 static int64_t slot_rows(const struct run *run, int64_t unit, int64_t part)
 {
     const struct plan *plan = run->plan;
-    return (unit * plan->n_parts + part) * plan->heads * plan->strip_rows;
+    return (unit * plan->few.n_parts + part) * plan->heads * plan->few.strip_rows;
 }
 
 static void attend_part(const struct run *run, const struct block *whole, int64_t unit,
                         int64_t part)
 {
-    const struct plan *plan = run->plan;
+    const struct cut *cut = whole->cut;
     struct block blk = *whole;
-    int64_t begin = blk.item.begin + part * plan->part_keys;
+    int64_t begin = blk.item.begin + part * (cut->n_parts > 1 ? cut->part_keys : 0);
     blk.first_part = part == 0;
     blk.keys.lo = min64(begin, blk.item.end);
-    blk.keys.hi = min64(begin + plan->part_keys, blk.item.end);
-    if (plan->n_parts > 1) {
+    blk.keys.hi =
+        cut->n_parts > 1 ? min64(begin + cut->part_keys, blk.item.end) : blk.item.end;
+    if (cut->n_parts > 1) {
         int64_t slot = slot_rows(run, unit, part), Dv = run->job->op->Dv;
-        blk.o = run->parts.o + slot * Dv;
+        blk.o = run->shared.o + slot * Dv;
         blk.o_head = blk.nq * Dv;
         blk.o_row = Dv;
-        blk.m = run->parts.m + slot;
-        blk.l = run->parts.l + slot;
+        blk.m = run->shared.m + slot;
+        blk.l = run->shared.l + slot;
     }
     for (int64_t r = 0; r < blk.heads * blk.nq; r++) {
         blk.m[r] = -INFINITY;
         blk.l[r] = 0.0f;
     }
-    if (plan->path == PATH_DECODE)
+    if (cut->path == PATH_DECODE)
         attn_i_decode_attend(&blk);
     else
         attn_i_blas_attend(&blk);
@@ -120,10 +130,10 @@ static void merge_parts(const struct run *run, const struct block *blk, int64_t 
         float *o = blk->o + r / blk->nq * blk->o_head + r % blk->nq * blk->o_row;
         blk->m[r] = -INFINITY;
         blk->l[r] = 0.0f;
-        for (int64_t p = 0; p < run->plan->n_parts; p++) {
+        for (int64_t p = 0; p < blk->cut->n_parts; p++) {
             int64_t slot = slot_rows(run, unit, p) + r;
             merge_part(run->job->op->kernels, Dv, o, blk->m + r, blk->l + r,
-                       run->parts.o + slot * Dv, run->parts.m[slot], run->parts.l[slot]);
+                       run->shared.o + slot * Dv, run->shared.m[slot], run->shared.l[slot]);
         }
     }
 }
@@ -178,19 +188,35 @@ static void finish_mean(const struct block *blk)
     }
 }
 
+/* A sink is one more logit in the denominator; an empty row stays empty. If it overflows, every
+   weight is below 2^-126. */
+static void add_sink(int64_t rows, const float *m, float *l, float sink)
+{
+    for (int64_t i = 0; i < rows; i++)
+        if (l[i] != 0.0f)
+            l[i] += expf(sink - m[i]);
+}
+
+static void store_lse(const struct block *blk, int64_t g, const float *m, const float *l)
+{
+    const struct job *job = blk->job;
+    int64_t item = job->args->offsets_q ? 0 : blk->b * job->op->Hq; /* packed: (Hq, total) */
+    float *lse = job->args->lse + (item + blk->h0 + g) * job->Lq + blk->item.q0 + blk->i0;
+    for (int64_t i = 0; i < blk->nq; i++)
+        lse[i] = l[i] == 0.0f ? -INFINITY : m[i] + logf(l[i]);
+}
+
 static void finish_block(const struct block *blk)
 {
     const struct job *job = blk->job;
-    const struct kernels *kn = job->op->kernels;
     for (int64_t g = 0; g < blk->heads; g++) {
-        const float *m = blk->m + g * blk->nq, *l = blk->l + g * blk->nq;
-        kn->finish_rows(blk->nq, job->op->Dv, blk->o + g * blk->o_head, blk->o_row, l);
-        if (job->args->lse) {
-            float *lse =
-                job->args->lse + (blk->b * job->op->Hq + blk->h0 + g) * job->Lq + blk->i0;
-            for (int64_t i = 0; i < blk->nq; i++)
-                lse[i] = l[i] == 0.0f ? -INFINITY : m[i] + logf(l[i]);
-        }
+        float *m = blk->m + g * blk->nq, *l = blk->l + g * blk->nq;
+        if (job->args->lse)
+            store_lse(blk, g, m, l);
+        if (job->args->sinks)
+            add_sink(blk->nq, m, l, job->args->sinks[blk->h0 + g]);
+        job->op->kernels->finish_rows(blk->nq, job->op->Dv, blk->o + g * blk->o_head, blk->o_row,
+                                      l);
         for (int64_t i = 0; i < blk->nq; i++) finish_scores(blk, g, i);
     }
     finish_mean(blk);
@@ -198,59 +224,88 @@ static void finish_block(const struct block *blk)
 
 /* --------------------------------------------------------------- tasks */
 
+/* Packed queries: the sequence that block n of all lies in, by bisection. */
+static int64_t sequence_of(const struct run *run, int64_t n)
+{
+    int64_t lo = 0, hi = run->job->B; /* first_block[lo] <= n < first_block[hi] */
+    while (hi - lo > 1) {
+        int64_t mid = lo + (hi - lo) / 2;
+        if (run->shared.first_block[mid] <= n)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
 /* Blocks of the last queries first: with a causal rule they are the longest, and threads that
    end on short ones finish together. */
 static struct unit unit_of(const struct run *run, int64_t index)
 {
     const struct plan *plan = run->plan;
-    int64_t per_item = run->job->op->Hq / plan->heads;
-    int64_t columns = run->plan->n_units / plan->n_blocks;
+    int64_t columns = plan->n_units / plan->n_blocks; /* heads, of all items unless packed */
     struct unit u = {.index = index, .n = plan->n_blocks - 1 - index / columns};
     int64_t column = index % columns;
-    if (columns == run->job->B * per_item) {
-        u.b = column / per_item;
-        u.h0 = column % per_item * plan->heads;
-    } else { /* averaged: the unit walks over the heads itself */
-        u.b = column;
+    u.b = column / plan->columns;
+    u.h0 = column % plan->columns * plan->heads;
+    if (run->job->args->offsets_q) {
+        u.b = sequence_of(run, u.n);
+        u.n -= run->shared.first_block[u.b];
     }
     return u;
+}
+
+/* Part `part` of a unit of the heads from u.h0, or all parts. The last part done merges all. */
+static void run_unit(const struct run *run, struct thread_scratch *scratch, const struct cut *cut,
+                     const struct item *it, struct unit u, int64_t part, bool all)
+{
+    struct block blk = block_of(run, cut, it, u, scratch);
+    for (int64_t p = all ? 0 : part; p < (all ? cut->n_parts : part + 1); p++)
+        attend_part(run, &blk, u.index, p);
+    if (!all && atomic_fetch_sub_explicit(run->shared.left + u.index, 1, memory_order_acq_rel) > 1)
+        return;
+    if (cut->n_parts > 1)
+        merge_parts(run, &blk, u.index);
+    finish_block(&blk);
 }
 
 static void run_task(void *context, int32_t worker, int64_t task)
 {
     const struct run *run = context;
     const struct plan *plan = run->plan;
-    struct carver c = {.base = run->threads + (size_t)worker * plan->thread_bytes};
+    bool all = plan->n_tasks == plan->n_units;
+    struct unit u = unit_of(run, all ? task : task / plan->few.n_parts);
+    struct item it = attn_i_item(run->job, u.b);
+    const struct cut *cut = attn_i_cut(run->job, plan, it.Lq);
     struct thread_scratch scratch;
-    attn_i_carve_thread(run->job, plan, &c, &scratch);
+    attn_i_carve_thread(run->job, plan, cut, run->threads + (size_t)worker * plan->thread_bytes,
+                        &scratch);
     int32_t saved = attn_i_blas_thread_enter();
-
-    bool walk = plan->n_tasks == plan->n_units; /* all parts of a unit in this task */
-    struct unit u = unit_of(run, walk ? task : task / plan->n_parts);
-    int64_t last_head = attn_i_mean_stages(run->job->args) ? run->job->op->Hq - 1 : u.h0;
-    for (; u.h0 <= last_head; u.h0++) {
-        struct block blk = block_of(run, &scratch, u);
-        int64_t part = walk ? 0 : task % plan->n_parts, end = walk ? plan->n_parts : part + 1;
-        for (int64_t p = part; p < end; p++) attend_part(run, &blk, u.index, p);
-        /* who finishes the last part merges them all, in their order */
-        if (!walk && atomic_fetch_sub_explicit(run->parts.left + u.index, 1,
-                                               memory_order_acq_rel) > 1)
-            break;
-        if (plan->n_parts > 1)
-            merge_parts(run, &blk, u.index);
-        finish_block(&blk);
-    }
+    bool mean = attn_i_mean_stages(run->job->args) > 0;
+    int64_t last = mean ? run->job->op->Hq - 1 : u.h0;
+    for (; u.h0 <= last; u.h0++)
+        run_unit(run, &scratch, cut, &it, u, all ? 0 : task % plan->few.n_parts, all);
     attn_i_blas_thread_leave(saved);
+}
+
+static void count_blocks(const struct job *job, const struct plan *plan, int64_t *first)
+{
+    const int64_t *offsets = job->args->offsets_q;
+    first[0] = 0;
+    for (int64_t b = 0; b < job->B; b++)
+        first[b + 1] = first[b] + attn_i_item_blocks(job, plan, offsets[b + 1] - offsets[b]);
 }
 
 void attn_i_run_in(const struct job *job, const struct plan *plan, void *memory)
 {
     struct run run = {.job = job, .plan = plan, .threads = attn_i_align(memory)};
     struct carver c = {.base = run.threads + (size_t)plan->n_threads * plan->thread_bytes};
-    attn_i_carve_partials(job, plan, &c, &run.parts);
-    if (plan->n_parts > 1)
+    attn_i_carve_shared(job, plan, &c, &run.shared);
+    if (plan->few.n_parts > 1)
         for (int64_t u = 0; u < plan->n_units; u++)
-            atomic_init(run.parts.left + u, (int32_t)plan->n_parts);
+            atomic_init(run.shared.left + u, (int32_t)plan->few.n_parts);
+    if (job->args->offsets_q)
+        count_blocks(job, plan, run.shared.first_block);
     attn_i_blas_enter(plan->small_products);
     attn_i_parallel(plan->n_threads, plan->n_tasks, run_task, &run);
     attn_i_blas_leave(plan->small_products);

@@ -196,6 +196,45 @@ void KERNEL(mask_bool_row)(int64_t n, float *s, const uint8_t *mask, int64_t str
             s[j] = -INFINITY;
 }
 
+void KERNEL(segment_row)(int64_t n, float *s, const int32_t *ids, int32_t id)
+{
+    int64_t j = 0;
+    for (; j + W <= n; j += W) {
+        vi x;
+        memcpy(&x, ids + j, sizeof x);
+        store(s + j, sel(x == id, load(s + j), splat(-INFINITY)));
+    }
+    for (; j < n; j++)
+        if (ids[j] != id)
+            s[j] = -INFINITY;
+}
+
+void KERNEL(alibi_row)(int64_t n, float *s, float slope, float at)
+{
+    vf lane;
+    UNROLL for (int i = 0; i < W; i++) lane[i] = (float)i;
+    int64_t j = 0;
+    for (; j + W <= n; j += W) {
+        vf far = at - (float)j - lane;
+        store(s + j, load(s + j) - slope * (vf)((vi)far & 0x7fffffff));
+    }
+    for (; j < n; j++) s[j] -= slope * fabsf(at - (float)j);
+}
+
+int64_t KERNEL(count_nonzero)(int64_t n, const uint8_t *mask)
+{
+    int64_t count = 0;
+    for (int64_t j = 0; j < n; j++) count += mask[j] != 0;
+    return count;
+}
+
+int64_t KERNEL(count_equal)(int64_t n, const int32_t *ids, int32_t id)
+{
+    int64_t count = 0;
+    for (int64_t j = 0; j < n; j++) count += ids[j] == id;
+    return count;
+}
+
 void KERNEL(transpose)(int64_t rows, int64_t cols, const float *x, int64_t ldx, float *y,
                        int64_t ldy)
 {

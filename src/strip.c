@@ -11,9 +11,10 @@
 struct kv_tile attn_i_kv_tile(const struct block *blk, int64_t j0, int64_t count)
 {
     const struct tensor *k = &blk->job->k, *v = &blk->job->v;
+    int64_t row = blk->item.k0 + j0;
     struct kv_tile tile = {
-        .k = k->data + blk->b * k->sb + blk->hk * k->sh + j0 * k->sl,
-        .v = v->data + blk->b * v->sb + blk->hk * v->sh + j0 * v->sl,
+        .k = k->data + blk->b * k->sb + blk->hk * k->sh + row * k->sl,
+        .v = v->data + blk->b * v->sb + blk->hk * v->sh + row * v->sl,
         .ldk = k->sl,
         .ldv = v->sl,
         .j0 = j0,
@@ -22,25 +23,42 @@ struct kv_tile attn_i_kv_tile(const struct block *blk, int64_t j0, int64_t count
     return tile;
 }
 
+const float *attn_i_queries(const struct block *blk, int64_t g, int64_t i0)
+{
+    const struct tensor *q = &blk->job->q;
+    return q->data + blk->b * q->sb + (blk->h0 + g) * q->sh + (blk->item.q0 + i0) * q->sl;
+}
+
 /* Scores after all rules, for the MASKED output and, finished later, the WEIGHTS. */
 static void hand_out(const struct block *blk, const struct strip *t, int32_t stage,
-                     const int32_t (*sight)[2])
+                     const int32_t (*columns)[2])
 {
     if (!blk->scores[stage])
         return;
     float *to = blk->scores[stage] + (t->h - blk->h0) * blk->scores_head +
                 (t->i0 - blk->i0) * blk->job->Lk + t->j0;
     for (int64_t r = 0; r < t->rows; r++, to += blk->job->Lk) {
-        int64_t lo = sight ? sight[r][0] : 0, hi = sight ? sight[r][1] : t->cols;
+        int64_t lo = columns ? columns[r][0] : 0, hi = columns ? columns[r][1] : t->cols;
         memcpy(to + lo, t->s + r * t->lds + lo, (size_t)(hi - lo) * sizeof(float));
     }
 }
 
-bool attn_i_strip_softmax(const struct block *blk, const struct strip *t, int64_t row0, float *o)
+void attn_i_strip_skip(const struct block *blk, const struct strip *t)
 {
-    int32_t(*sight)[2] = blk->scratch->sight;
-    bool some = attn_i_apply_rules(blk->job, &blk->item, t, sight);
-    const int32_t(*seen)[2] = some ? (const int32_t(*)[2])sight : NULL;
+    if (!blk->scores[ATTN_STAGE_MASKED] && !blk->scores[ATTN_STAGE_WEIGHTS])
+        return;
+    for (int64_t r = 0; r < t->rows; r++)
+        for (int64_t j = 0; j < t->cols; j++) t->s[r * t->lds + j] = -INFINITY;
+    hand_out(blk, t, ATTN_STAGE_MASKED, NULL);
+    hand_out(blk, t, ATTN_STAGE_WEIGHTS, NULL);
+}
+
+void attn_i_strip_softmax(const struct block *blk, const struct strip *t, int64_t row0, float *o)
+{
+    int32_t(*columns)[2] = blk->scratch->columns;
+    attn_i_apply_rules(blk->job, &blk->item, t, columns);
+    const int32_t(*seen)[2] =
+        t->sight == SEES_ALL ? NULL : (const int32_t(*)[2])(uintptr_t)columns;
     hand_out(blk, t, ATTN_STAGE_MASKED, seen);
     hand_out(blk, t, ATTN_STAGE_WEIGHTS, seen);
     struct softmax_rows rows = {
@@ -56,7 +74,6 @@ bool attn_i_strip_softmax(const struct block *blk, const struct strip *t, int64_
         .Dv = blk->job->op->Dv,
     };
     blk->job->op->kernels->softmax_rows(&rows);
-    return !some;
 }
 
 bool attn_i_values_finite(const struct block *blk, const struct kv_tile *tile)
