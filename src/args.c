@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+const attn_args attn_i_no_args;
+
 attn_status attn_args_create(attn_args **args)
 {
     REQUIRE(args, ATTN_EINVAL);

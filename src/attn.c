@@ -4,7 +4,8 @@
  * arguments and calls inward; attn.h is their manual. (Those of attn_args are
  * in args.c, those of attn_layer in layer.c.)
  */
-#include "internal.h"
+#include "blas.h"
+#include "job.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -15,7 +15,7 @@
  * callers, a corrupt heap at 400), so callers are counted.
  */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "blas.h"
 
 #include <cblas.h>
 #include <dlfcn.h>

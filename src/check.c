@@ -5,8 +5,6 @@
  */
 #include "region.h"
 
-const attn_args attn_i_no_args;
-
 /* --------------------------------------------------------------- sizes */
 
 /* a * b * c * d floats fit an address space. */

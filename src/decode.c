@@ -7,7 +7,7 @@
  * A row's result does not depend on the rows beside it: the same bits whether
  * one, two or four of them are taken together.
  */
-#include "kernels.h"
+#include "kernel_isa.h"
 #include "vec.h"
 
 /* Prefetch into L2: the other of K and V comes while this one is in use. Beyond the caches

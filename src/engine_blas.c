@@ -8,7 +8,8 @@
  * NN and at most SMALL_PRODUCT multiply-adds: nothing is packed, no buffer and
  * no thread of BLAS's is used. Elsewhere (PATH_TILES_NT) K is read in place.
  */
-#include "internal.h"
+#include "blas.h"
+#include "job.h"
 
 enum finiteness { UNKNOWN, FINITE, NOT_FINITE };
 

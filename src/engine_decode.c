@@ -5,7 +5,7 @@
  * next in memory is prefetched: the tile's values while its keys are in use,
  * the next tile's keys while its values are.
  */
-#include "internal.h"
+#include "job.h"
 
 /* Row pointers of q and of the block's output. */
 static void point_at_rows(const struct block *blk)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What a run would do, in words. Integers only: no locale changes their form. */
-#include "internal.h"
+#include "blas.h"
+#include "job.h"
 
 /* Useful multiply-adds times two: pairs that the interval rules let through. */
 static double visible_flops(const struct job *job)

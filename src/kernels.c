@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The table of one instruction set's kernels. Compiled once per set, as they are. */
-#include "kernels.h"
+#include "kernel_isa.h"
 #include "vec.h"
 
 #define STRING_(x) #x

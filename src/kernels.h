@@ -1,34 +1,72 @@
 /* SPDX-License-Identifier: MIT */
-/* The kernels of one instruction set; what they do stands at struct kernels. */
+/* The loops that are ours: one table per instruction set, from softmax.c and decode.c. */
 #ifndef ATTN_KERNELS_H
 #define ATTN_KERNELS_H
 
-#include "internal.h"
+#include "attn.h"
 
-/* Kernel names carry the ISA: attn_i_softmax_rows_avx2. */
-#define KERNEL_NAME_(name, isa) attn_i_##name##_##isa
-#define KERNEL_NAME(name, isa) KERNEL_NAME_(name, isa)
-#define KERNEL(name) KERNEL_NAME(name, ATTN_ISA_NAME)
+#include <stdbool.h>
 
-void KERNEL(softmax_rows)(const struct softmax_rows *t);
-void KERNEL(finish_rows)(int64_t rows, int64_t Dv, float *o, int64_t ldo, const float *l);
-void KERNEL(scale_row)(int64_t n, float *o, float c);
-void KERNEL(merge_row)(int64_t n, float *acc, float a, const float *part, float b);
-void KERNEL(weights_row)(int64_t n, float *s, float m, float l);
-void KERNEL(exp_row)(int64_t n, float *x);
-void KERNEL(softcap_row)(int64_t n, float *s, float cap);
-void KERNEL(mask_add_row)(int64_t n, float *s, const float *mask, int64_t stride);
-void KERNEL(mask_bool_row)(int64_t n, float *s, const uint8_t *mask, int64_t stride);
-void KERNEL(segment_row)(int64_t n, float *s, const int32_t *ids, int32_t id);
-void KERNEL(alibi_row)(int64_t n, float *s, float slope, float at);
-int64_t KERNEL(count_nonzero)(int64_t n, const uint8_t *mask);
-int64_t KERNEL(count_equal)(int64_t n, const int32_t *ids, int32_t id);
-void KERNEL(transpose)(int64_t rows, int64_t cols, const float *x, int64_t ldx, float *y,
-                       int64_t ldy);
-bool KERNEL(all_finite)(int64_t rows, int64_t cols, const float *x, int64_t ldx);
-void KERNEL(add_bias)(int64_t rows, int64_t cols, const float *x, int64_t ldx, const float *bias,
-                      float *y, int64_t ldy);
-void KERNEL(dot_rows)(const struct few_rows *t);
-void KERNEL(add_rows)(const struct few_rows *t);
+/* Rows of score tiles are padded to this many floats: the widest vector. */
+#define LANES_MAX 16
+
+/* A tile of scores and the running statistics of its rows: kernels->softmax_rows. */
+struct softmax_rows {
+    int64_t rows, cols;
+    float *s;                   /* [rows][lds]: in, scores; out, exp(s - max) */
+    int64_t lds;                /* a multiple of LANES_MAX; s is aligned to 64 */
+    const int32_t (*sight)[2];  /* per row, the columns [lo, hi) it sees; NULL: all */
+    float *m, *l;               /* per row: running maximum and sum */
+    float *o;                   /* [rows][ldo]: rescaled where a maximum grew; NULL: none yet */
+    int64_t ldo, Dv;
+};
+
+/* Products of a few rows with many keys, by vectors: kernels->dot_rows, add_rows. */
+struct few_rows {
+    int64_t rows, keys, D;
+    const float *const *q;      /* dot_rows: rows pointers to D floats */
+    float *const *o;            /* add_rows: rows pointers to D floats */
+    const float *x;             /* keys (or values): [keys][ldx] */
+    int64_t ldx;
+    const float *next;          /* what is read after this: prefetched with stride ld_next */
+    int64_t ld_next, D_next;
+    float scale;                /* dot_rows: s = scale * (q . k) */
+    bool first;                 /* add_rows: o = p v, not o += p v */
+    float *s;                   /* [rows][lds]: scores or weights */
+    int64_t lds;
+};
+
+struct kernels {
+    const char *name;
+    int32_t isa;   /* the ATTN_ISA_* bits it needs */
+    int32_t width; /* floats in a vector */
+    void (*softmax_rows)(const struct softmax_rows *t);
+    /* o = o / l, or 0 where l == 0 */
+    void (*finish_rows)(int64_t rows, int64_t Dv, float *o, int64_t ldo, const float *l);
+    /* o *= c; the rescaling of one row */
+    void (*scale_row)(int64_t n, float *o, float c);
+    /* acc = a * acc + b * part, each term absent where its factor is 0 */
+    void (*merge_row)(int64_t n, float *acc, float a, const float *part, float b);
+    /* s in place to exp(s - m) / l; all 0 where l == 0 */
+    void (*weights_row)(int64_t n, float *s, float m, float l);
+    void (*exp_row)(int64_t n, float *x); /* exp in place, x <= 0 or NaN */
+    void (*softcap_row)(int64_t n, float *s, float cap);
+    /* masks along a row of keys; stride in elements. -inf in add means "not" */
+    void (*mask_add_row)(int64_t n, float *s, const float *mask, int64_t stride);
+    void (*mask_bool_row)(int64_t n, float *s, const uint8_t *mask, int64_t stride);
+    void (*segment_row)(int64_t n, float *s, const int32_t *ids, int32_t id); /* keep where equal */
+    /* s[j] -= slope * |at - j| */
+    void (*alibi_row)(int64_t n, float *s, float slope, float at);
+    /* how many of n elements are nonzero, or equal to id */
+    int64_t (*count_nonzero)(int64_t n, const uint8_t *mask);
+    int64_t (*count_equal)(int64_t n, const int32_t *ids, int32_t id);
+    void (*transpose)(int64_t rows, int64_t cols, const float *x, int64_t ldx, float *y,
+                      int64_t ldy); /* y[c][r] = x[r][c] */
+    bool (*all_finite)(int64_t rows, int64_t cols, const float *x, int64_t ldx);
+    void (*add_bias)(int64_t rows, int64_t cols, const float *x, int64_t ldx, const float *bias,
+                     float *y, int64_t ldy); /* y = x + bias; bias may be NULL */
+    void (*dot_rows)(const struct few_rows *t);
+    void (*add_rows)(const struct few_rows *t);
+};
 
 #endif

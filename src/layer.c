@@ -1,73 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Projections around the job: y = x W + b.
- *
- * Weights are copied into panels of columns, each cut along E into pieces of at
- * most PANEL_DEPTH rows, so that every product of a few dozen rows of x with a
- * piece takes BLAS's small-matrix path: nothing is packed again in a run
- * (measured: 110 to 117 GF/s for 16 to 512 rows, one sgemm 67 to 102; Zen 4).
- * Elsewhere a panel is wider and a piece is all of E.
- *
- * A task is a block of rows of x with one panel; the product lands in a tile of
- * the thread's own, and the bias is added on its way to y, wherever that lies.
- */
-#include "internal.h"
+/* Layers: project, attend, project. attn.h is the manual of the exported functions. */
+#include "blas.h"
+#include "project.h"
 
 #include <stdlib.h>
-
-#define PANEL_WIDTH 64
-#define PANEL_DEPTH 384
-#define PANEL_ROWS 60     /* rows of x in one product, at most */
-#define PANEL_WIDTH_NT 256 /* without the small-matrix path */
-#define PANEL_ROWS_NT 240
-#define TASK_ROWS 240
-
-struct matrix {
-    int64_t E, N;           /* y (.., N) = x (.., E) W */
-    int64_t H, D;           /* N = H * D */
-    int64_t width, depth;   /* of a panel and of its pieces */
-    int64_t rows;           /* of x in one product */
-    float *panels;          /* NULL: not set. Panel n0: at n0 * E; piece k0: at k0 * its width */
-    float *bias;            /* N, or NULL */
-};
 
 struct attn_layer {
     attn_op op;
     int64_t E_q, E_kv, E_out;
     struct matrix w[4];
 };
-
-/* Projections of one input that are made together. */
-struct projection {
-    const struct matrix *w;
-    struct tensor y;
-};
-struct projecting {
-    const attn_op *op;
-    int64_t B, L, E;
-    const float *x;
-    struct projection to[3];
-    int32_t n;
-    float *tiles;
-    size_t tile_floats;
-    int64_t row_blocks;
-};
-
-/* -------------------------------------------------------------- weights */
-
-static void shape_matrix(struct matrix *w, int64_t E, int64_t H, int64_t D)
-{
-    *w = (struct matrix){.E = E, .N = H * D, .H = H, .D = D};
-    if (attn_i_blas_small_path()) {
-        w->width = PANEL_WIDTH;
-        w->depth = ceil_div(E, ceil_div(E, PANEL_DEPTH));
-        w->rows = min64(PANEL_ROWS, SMALL_PRODUCT / (w->width * w->depth));
-    } else {
-        w->width = PANEL_WIDTH_NT;
-        w->depth = E;
-        w->rows = PANEL_ROWS_NT;
-    }
-}
 
 attn_status attn_layer_create(attn_layer **layer, const attn_op *op, int64_t E_q, int64_t E_kv,
                               int64_t E_out)
@@ -87,10 +29,10 @@ attn_status attn_layer_create(attn_layer **layer, const attn_op *op, int64_t E_q
     made->E_q = E_q;
     made->E_kv = E_kv;
     made->E_out = E_out;
-    shape_matrix(&made->w[ATTN_W_Q], E_q, op->Hq, op->Dk);
-    shape_matrix(&made->w[ATTN_W_K], E_kv, op->Hk, op->Dk);
-    shape_matrix(&made->w[ATTN_W_V], E_kv, op->Hk, op->Dv);
-    shape_matrix(&made->w[ATTN_W_O], op->Hq * op->Dv, 1, E_out);
+    attn_i_matrix_shape(&made->w[ATTN_W_Q], E_q, op->Hq, op->Dk);
+    attn_i_matrix_shape(&made->w[ATTN_W_K], E_kv, op->Hk, op->Dk);
+    attn_i_matrix_shape(&made->w[ATTN_W_V], E_kv, op->Hk, op->Dv);
+    attn_i_matrix_shape(&made->w[ATTN_W_O], op->Hq * op->Dv, 1, E_out);
     *layer = made;
     return ATTN_OK;
 }
@@ -99,24 +41,9 @@ void attn_layer_destroy(attn_layer *layer)
 {
     if (!layer)
         return;
-    for (int i = 0; i < 4; i++) {
-        free(layer->w[i].panels);
-        free(layer->w[i].bias);
-    }
+    for (int i = 0; i < 4; i++) attn_i_matrix_clear(&layer->w[i]);
     attn_i_scratch_destroy(&layer->op.scratch);
     free(layer);
-}
-
-/* w[k * by_k + n * by_n] into panels. */
-static void copy_panels(const struct matrix *m, float *panels, const float *w, int64_t by_k,
-                        int64_t by_n)
-{
-    for (int64_t n0 = 0; n0 < m->N; n0 += m->width) {
-        int64_t width = min64(m->width, m->N - n0);
-        float *to = panels + n0 * m->E;
-        for (int64_t k = 0; k < m->E; k++)
-            for (int64_t n = 0; n < width; n++) *to++ = w[k * by_k + (n0 + n) * by_n];
-    }
 }
 
 attn_status attn_layer_set_weights(attn_layer *layer, int32_t which, int32_t flags, const float *w,
@@ -129,111 +56,20 @@ attn_status attn_layer_set_weights(attn_layer *layer, int32_t which, int32_t fla
     struct matrix *m = &layer->w[which];
     int64_t row = flags == ATTN_IN_OUT ? m->N : m->E;
     REQUIRE(ld == 0 || ld >= row, ATTN_EINVAL);
-    float *panels = NULL, *copy = NULL;
-    if (w) {
-        panels = malloc((size_t)m->E * (size_t)m->N * sizeof *panels);
-        copy = bias ? malloc((size_t)m->N * sizeof *copy) : NULL;
-        if (!panels || (bias && !copy)) {
-            free(panels);
-            free(copy);
-            return ATTN_ENOMEM;
-        }
-        ld = ld ? ld : row;
-        copy_panels(m, panels, w, flags == ATTN_IN_OUT ? ld : 1, flags == ATTN_IN_OUT ? 1 : ld);
-        if (copy)
-            memcpy(copy, bias, (size_t)m->N * sizeof *copy);
+    if (!w) {
+        attn_i_matrix_clear(m);
+        return ATTN_OK;
     }
-    free(m->panels);
-    free(m->bias);
-    m->panels = panels;
-    m->bias = copy;
-    return ATTN_OK;
-}
-
-/* ----------------------------------------------------------- projecting */
-
-static int64_t panel_count(const struct matrix *w) { return ceil_div(w->N, w->width); }
-
-/* A tile of rows [r0, r0 + rows) of all items and columns [n0, n0 + cols) to y, with the bias:
-   cut where the item or the head changes. */
-static void store_tile(const struct projecting *p, const struct projection *to, const float *tile,
-                       int64_t r0, int64_t rows, int64_t n0, int64_t cols)
-{
-    const struct matrix *w = to->w;
-    for (int64_t r = r0; r < r0 + rows;) {
-        int64_t b = r / p->L, l = r % p->L, nr = min64(p->L - l, r0 + rows - r);
-        for (int64_t n = n0; n < n0 + cols;) {
-            int64_t h = n / w->D, d = n % w->D, nc = min64(w->D - d, n0 + cols - n);
-            p->op->kernels->add_bias(nr, nc, tile + (r - r0) * cols + (n - n0), cols,
-                                     w->bias ? w->bias + n : NULL,
-                                     to->y.data + b * to->y.sb + h * to->y.sh + l * to->y.sl + d,
-                                     to->y.sl);
-            n += nc;
-        }
-        r += nr;
-    }
-}
-
-static void project_task(void *context, int32_t worker, int64_t task)
-{
-    const struct projecting *p = context;
-    const struct projection *to = p->to;
-    int64_t panel = task / p->row_blocks, block = task % p->row_blocks;
-    while (panel >= panel_count(to->w)) panel -= panel_count(to++->w);
-    const struct matrix *w = to->w;
-    int64_t n0 = panel * w->width, cols = min64(w->width, w->N - n0);
-    int64_t end = min64((block + 1) * TASK_ROWS, p->B * p->L);
-    float *tile = p->tiles + (size_t)worker * p->tile_floats;
-    int32_t saved = attn_i_blas_thread_enter();
-    for (int64_t r = block * TASK_ROWS; r < end; r += w->rows) {
-        int64_t rows = min64(w->rows, end - r);
-        for (int64_t k0 = 0; k0 < w->E; k0 += w->depth) {
-            struct product product = {
-                .m = rows,
-                .n = cols,
-                .k = min64(w->depth, w->E - k0),
-                .alpha = 1.0f,
-                .beta = k0 == 0 ? 0.0f : 1.0f,
-                .a = p->x + r * p->E + k0,
-                .lda = p->E,
-                .b = w->panels + n0 * w->E + k0 * cols,
-                .ldb = cols,
-                .c = tile,
-                .ldc = cols,
-            };
-            attn_i_sgemm(&product);
-        }
-        store_tile(p, to, tile, r, rows, n0, cols);
-    }
-    attn_i_blas_thread_leave(saved);
-}
-
-/* Time that is worth waking a thread for, as in plan.c, at 100 GF/s. */
-#define THREAD_WORTH_FLOPS 2.5e6
-
-static int32_t project_threads(const attn_op *op, double rows, double E, double N)
-{
-    double worth = 2.0 * rows * E * N / THREAD_WORTH_FLOPS;
-    return worth < 1.0 ? 1 : worth < op->threads ? (int32_t)worth : op->threads;
-}
-
-static void project(struct projecting *p)
-{
-    int64_t panels = 0, N = 0;
-    p->row_blocks = ceil_div(p->B * p->L, TASK_ROWS);
-    for (int32_t i = 0; i < p->n; i++) {
-        panels += panel_count(p->to[i].w);
-        N += p->to[i].w->N;
-    }
-    int32_t n_threads = project_threads(p->op, (double)(p->B * p->L), (double)p->E, (double)N);
-    attn_i_parallel(n_threads, panels * p->row_blocks, project_task, p);
+    ld = ld ? ld : row;
+    return flags == ATTN_IN_OUT ? attn_i_matrix_set(m, w, ld, 1, bias)
+                                : attn_i_matrix_set(m, w, 1, ld, bias);
 }
 
 /* Floats of one thread's tile; of four matrices the largest, so that it serves all. */
 static size_t tile_floats(const attn_layer *layer)
 {
     int64_t most = 0;
-    for (int i = 0; i < 4; i++) most = max64(most, layer->w[i].rows * layer->w[i].width);
+    for (int i = 0; i < 4; i++) most = max64(most, attn_i_matrix_tile(&layer->w[i]));
     return (size_t)round_up(most, WORKSPACE_ALIGN);
 }
 
@@ -257,7 +93,7 @@ attn_status attn_layer_project(const attn_layer *layer, int32_t which, int64_t B
     p.tiles = attn_i_align(block->memory);
     bool small = attn_i_blas_small_path();
     attn_i_blas_enter(small);
-    project(&p);
+    attn_i_project(&p);
     attn_i_blas_leave(small);
     attn_i_scratch_put(block);
     return ATTN_OK;
@@ -340,7 +176,7 @@ static void project_inputs(const attn_layer *layer, const struct job *job, const
         p.to[1] = k;
         p.to[2] = v;
     }
-    project(&p);
+    attn_i_project(&p);
     if (self || job->Lk == 0)
         return;
     p.B = items_k(job);
@@ -350,7 +186,7 @@ static void project_inputs(const attn_layer *layer, const struct job *job, const
     p.n = 2;
     p.to[0] = k;
     p.to[1] = v;
-    project(&p);
+    attn_i_project(&p);
 }
 
 static void project_output(const attn_layer *layer, const struct job *job, const struct memory *m,
@@ -366,7 +202,7 @@ static void project_output(const attn_layer *layer, const struct job *job, const
                            .n = 1,
                            .tiles = m->tiles,
                            .tile_floats = tile_floats(layer)};
-    project(&p);
+    attn_i_project(&p);
 }
 
 static void run_in(const attn_layer *layer, struct job *job, const struct plan *plan,

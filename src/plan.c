@@ -4,7 +4,8 @@
  * work. All of it follows from shapes, options, ISA and the name of the BLAS
  * core, never from the thread count or a timing, so that the bits do not either.
  */
-#include "internal.h"
+#include "blas.h"
+#include "job.h"
 
 #include <math.h>
 

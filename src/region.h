@@ -3,7 +3,7 @@
 #ifndef ATTN_REGION_H
 #define ATTN_REGION_H
 
-#include "internal.h"
+#include "job.h"
 
 /* Say why, and return the status from the function. */
 #define FAIL(code, ...)               \

@@ -5,7 +5,7 @@
  * whose ends never decrease with the query; masks are looked up element by
  * element. Engines, weights and the NaN repair all ask here.
  */
-#include "internal.h"
+#include "job.h"
 
 #include <math.h>
 

@@ -4,7 +4,8 @@
  * pair (m, l) of a row's maximum and sum with its unnormalized output; a row is
  * empty iff l is 0 at the end.
  */
-#include "internal.h"
+#include "blas.h"
+#include "job.h"
 
 #include <math.h>
 #include <string.h>

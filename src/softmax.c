@@ -3,7 +3,7 @@
  * The fused row-wise softmax and the other vector loops between the products.
  * Compiled once per instruction set; ATTN_ISA_NAME is its name.
  */
-#include "kernels.h"
+#include "kernel_isa.h"
 #include "vec.h"
 
 /* Lanes [from, to) of a row become x. */

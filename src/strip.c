@@ -3,7 +3,7 @@
  * What engines that hold a strip of scores row by row share: the way from raw
  * scores to weights, the score outputs, and values that are NaN or Inf.
  */
-#include "internal.h"
+#include "job.h"
 
 #include <math.h>
 #include <string.h>

@@ -13,7 +13,7 @@
  * the list and waits for those who joined.
  */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "blas.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One run: what it is (job), how it is cut (plan), what its rules let through,
+ * and the block of queries that run.c hands to an engine.
+ */
+#ifndef ATTN_JOB_H
+#define ATTN_JOB_H
+
+#include "internal.h"
+
+/* A tensor of a run: strides of batch, head and length; the inner one is 1. */
+struct tensor {
+    float *data; /* read only for q, k, v */
+    int64_t sb, sh, sl;
+};
+
+/* Everything that is fixed during a run. */
+struct job {
+    const attn_op *op;
+    const attn_args *args; /* never NULL */
+    int64_t B, Lq, Lk;
+    struct tensor q, k, v, out;
+};
+
+/* What a batch item, or a sequence of a packed batch, looks like. */
+struct item {
+    int64_t Lq;         /* its queries */
+    int64_t q0, k0;     /* where its rows begin along L: 0, or an offset of a packed side */
+    int64_t begin, end; /* keys that any query may see */
+    int64_t range_end;  /* end of the keys that exist; end may be less, by a short mask */
+    int64_t off;        /* query i stands at key i + off */
+};
+
+struct span {
+    int64_t lo, hi; /* [lo, hi); empty when lo >= hi */
+};
+
+static inline struct span span_and(struct span a, struct span b)
+{
+    struct span both = {max64(a.lo, b.lo), min64(a.hi, b.hi)};
+    return both;
+}
+
+/* ------------------------------------------------------------- rules.c */
+
+struct item attn_i_item(const struct job *job, int64_t b);
+/* The keys that query i may see, by the rules that are intervals. */
+struct span attn_i_row_span(const struct job *job, const struct item *it, int64_t i);
+/* The union over queries [i0, i1), i0 < i1. */
+struct span attn_i_rows_span(const struct job *job, const struct item *it, int64_t i0, int64_t i1);
+/* Does this query see this key? By every rule. */
+bool attn_i_visible(const struct job *job, const struct item *it, int64_t b, int64_t h, int64_t i,
+                    int64_t j);
+
+/* A strip of scores: `rows` queries of head h from i0 against `cols` keys from j0. */
+enum sight { SEES_NONE, SEES_SOME, SEES_ALL };
+struct strip {
+    int64_t b, h, i0, rows, j0, cols;
+    float *s;
+    int64_t lds;
+    enum sight sight;
+};
+
+/* Which keys of a strip do its rows see? SOME is always a correct answer. */
+enum sight attn_i_strip_sight(const struct job *job, const struct item *it, const struct strip *t);
+/* All rules on the scores of a strip. Unless it SEES_ALL, fills columns with what each row may
+   see; a key inside that is hidden all the same has score -inf. */
+void attn_i_apply_rules(const struct job *job, const struct item *it, const struct strip *t,
+                        int32_t (*columns)[2]);
+
+/* -------------------------------------------------------------- plan.c */
+
+/* How the queries and keys of an item are cut. */
+struct cut {
+    int32_t path;         /* PATH_TILES, PATH_DECODE or PATH_TILES_NT */
+    int64_t strip_rows;   /* queries in a strip, at most; strips share them evenly */
+    int64_t tile_keys;    /* keys in a tile; tiles are counted from an item's first key */
+    int64_t block_strips; /* strips in one unit of work */
+    int64_t part_keys;    /* keys in one part, a multiple of tile_keys */
+    int64_t n_parts;      /* parts of a unit, merged in order */
+};
+
+struct plan {
+    struct cut many, few;   /* for items of many queries, and of few */
+    int64_t heads;          /* heads of a block: G, or 1 when heads are averaged */
+    int64_t columns;        /* kv heads, or 1 when a unit walks over all heads to average them */
+    int64_t n_blocks;       /* units per (item, column); of packed queries the sum over all items */
+    int64_t n_units, n_tasks;
+    int32_t n_threads;
+    bool small_products;    /* every product takes BLAS's small-matrix path */
+    size_t thread_bytes;    /* scratch of one thread */
+    size_t shared_bytes;    /* partial results of all units */
+};
+
+/* The cut for an item of Lq queries. */
+const struct cut *attn_i_cut(const struct job *job, const struct plan *plan, int64_t Lq);
+/* Blocks of an item of Lq queries; 0 of none. */
+int64_t attn_i_item_blocks(const struct job *job, const struct plan *plan, int64_t Lq);
+
+/* First query of strip n of a plan for Lq queries. */
+static inline int64_t strip_start(int64_t Lq, int64_t n_strips, int64_t n)
+{
+    return Lq / n_strips * n + min64(n, Lq % n_strips);
+}
+
+/* The scratch of one thread. */
+struct thread_scratch {
+    float *s;             /* strip_rows x tile_keys, padded: a strip of scores */
+    float *kt;            /* Dk x tile_keys: a key tile, transposed */
+    float *v_finite;      /* tile_keys x Dv: a value tile with NaN and Inf as 0 */
+    float *m, *l;         /* rows of a block */
+    float *mean;          /* per averaged stage: strip_rows x Lk */
+    const float **q_rows; /* decode: pointers to rows */
+    float **o_rows;
+    int32_t (*columns)[2]; /* strip_rows */
+    uint8_t *started;      /* per strip of a block: is there output already? */
+};
+
+/* What the threads of a run share. */
+struct shared {
+    float *o, *m, *l;      /* partial results, [n_units][n_parts][rows] */
+    _Atomic int32_t *left; /* parts of a unit that are not done */
+    int64_t *first_block;  /* packed queries: blocks of the sequences before b */
+};
+
+attn_status attn_i_plan(const struct job *job, struct plan *plan);
+void attn_i_carve_thread(const struct job *job, const struct plan *plan, const struct cut *cut,
+                         char *memory, struct thread_scratch *scratch);
+void attn_i_carve_shared(const struct job *job, const struct plan *plan, struct carver *c,
+                         struct shared *shared);
+/* Bytes that the run takes with this plan. */
+size_t attn_i_plan_bytes(const struct plan *plan);
+/* What a caller's workspace must hold: grows with every size, never less than the plan's. */
+attn_status attn_i_workspace(const struct job *job, size_t *bytes);
+int32_t attn_i_mean_stages(const attn_args *args); /* how many stages are averaged */
+
+/* --------------------------------------------------------------- run.c */
+
+/* A query block: the queries of strips [s0, s1) of one item, of `heads` heads from h0 that share
+   one kv head, against the keys of one part. The unit of work, and the seam between run.c and
+   the engines. Row g * nq + i of a block is query i0 + i of head h0 + g. */
+struct block {
+    const struct job *job;
+    const struct cut *cut;
+    struct item item;
+    int64_t b, hk, h0, heads;
+    int64_t n_strips;        /* of the item */
+    int64_t s0, s1, i0, nq;
+    struct span keys;        /* the part; strips look at their own span of it */
+    bool first_part;
+    float *o;                /* unnormalized output, of head h0 and query i0 */
+    int64_t o_head, o_row;   /* its strides */
+    float *m, *l;            /* running maximum and sum: -inf and 0 at the start */
+    float *scores[N_STAGES]; /* where a stage of (h0, i0) goes, or NULL */
+    int64_t scores_head;     /* its stride of heads; rows are Lk apart */
+    struct thread_scratch *scratch;
+};
+
+attn_status attn_i_run(const struct job *job, const struct plan *plan, struct scratch_list *list);
+/* The same in memory of attn_i_plan_bytes. */
+void attn_i_run_in(const struct job *job, const struct plan *plan, void *memory);
+
+/* Engines: attend one block. O, m, l are unnormalized results afterwards; rows that saw nothing
+   have l = 0, and their o means nothing. */
+void attn_i_blas_attend(const struct block *blk);   /* engine_blas.c */
+void attn_i_decode_attend(const struct block *blk); /* engine_decode.c */
+
+/* ------------------------------------------------- strip.c: shared by engines */
+
+/* Keys and values [j0, j0 + count) of a kv head: the one place that knows where they lie. */
+struct kv_tile {
+    const float *k, *v;
+    int64_t ldk, ldv, j0, count;
+};
+struct kv_tile attn_i_kv_tile(const struct block *blk, int64_t j0, int64_t count);
+/* The tile with non-finite values as 0, in scratch. */
+struct kv_tile attn_i_finite_values(const struct block *blk, const struct kv_tile *tile);
+bool attn_i_values_finite(const struct block *blk, const struct kv_tile *tile);
+
+/* Where the queries of a strip lie; rows are q.sl apart. */
+const float *attn_i_queries(const struct block *blk, int64_t g, int64_t i0);
+/* A strip that sees nothing: only its score outputs. */
+void attn_i_strip_skip(const struct block *blk, const struct strip *t);
+/* Rules, softmax and score outputs of one strip; rows of m, l begin at row0 of the block; o is
+   rescaled when not NULL. */
+void attn_i_strip_softmax(const struct block *blk, const struct strip *t, int64_t row0, float *o);
+/* Add weight * value of each non-finite value of the tile to the rows that see its key. */
+void attn_i_strip_repair(const struct block *blk, const struct strip *t,
+                         const struct kv_tile *tile, float *o);
+/* Where raw scores of query i (counted from i0) and head h0 + g go; NULL: nobody asked. */
+float *attn_i_raw_scores(const struct block *blk, int64_t g, int64_t i);
+/* Fill the raw and capped outputs of a block from its raw scores of all keys in the range. */
+void attn_i_finish_raw(const struct block *blk);
+
+/* -------------------------------------------------------------- check.c */
+
+/* Check the arguments of a run and fill job; the words about an error go to why, if not NULL. */
+attn_status attn_i_check_run(const attn_op *op, int64_t B, int64_t Lq, int64_t Lk, const void *q,
+                             const void *k, const void *v, const void *out, const attn_args *args,
+                             struct job *job, struct text *why);
+/* The part of it that needs no tensor. */
+attn_status attn_i_check_sizes(const attn_op *op, int64_t B, int64_t Lq, int64_t Lk,
+                               const attn_args *args, struct job *job, struct text *why);
+/* The arguments of a layer's run, job filled by attn_i_check_sizes. x_kv: given, or x_q. */
+attn_status attn_i_check_layer(const struct job *job, const int64_t widths[3], const float *x_q,
+                               const float *x_kv, const float *out);
+/* Those of a projection; y is filled with the strides to use. */
+attn_status attn_i_check_project(const int64_t sizes[4], int64_t E, const float *x, float *y,
+                                 const int64_t y_strides[4], struct tensor *to);
+
+#endif
