@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+/* The command line. */
+#ifndef BENCH_OPTIONS_H
+#define BENCH_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define LIST_MAX 1024
+
+/* The values of an axis; none: not given. */
+struct list {
+    size_t n;
+    int64_t v[LIST_MAX];
+};
+
+struct options {
+    struct list b, q, k, h, g, d, dv, threads;
+    /* indices of names: shape.c's, impl_name's, model_name's */
+    struct list causal, engine, impl, isa, stage, model;
+    int64_t repetitions, seed, format, second_format; /* second_format: negative for none */
+    double min_time;
+    bool verify, memory, peaks, cold, progress;
+    bool help, version, list, dry_run;
+};
+
+/* Read the command line into *o; false after a sentence about what is wrong with it. */
+bool options_parse(struct options *o, int argc, char **argv);
+void options_help(void);
+
+#endif

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/* The one file that knows the library's internals; it links the library's own kernel objects. */
+#include "vector_softmax.h"
+
+#include "internal.h"
+
+#include <math.h>
+
+/* In the order of bench.h's ISA_*, whose names clash with nothing here but are not known. */
+static const int32_t isa_masks[] = {ATTN_ISA_ALL, ATTN_ISA_BASE, ATTN_ISA_AVX2,
+                                    ATTN_ISA_AVX2 | ATTN_ISA_AVX512};
+#define ISA_COUNT ((int)(sizeof isa_masks / sizeof *isa_masks))
+
+const struct kernels *softmax_kernels(int isa)
+{
+    const struct kernels *found = attn_i_kernels(isa_masks[isa]);
+    /* the table may be a lesser one than what was asked for */
+    if (isa != 0 && found->isa != isa_masks[isa]) return NULL;
+    return found;
+}
+
+int softmax_best_isa(void)
+{
+    for (int isa = ISA_COUNT - 1; isa > 1; isa--)
+        if (softmax_kernels(isa)) return isa;
+    return 1;
+}
+
+void softmax_rows(const struct kernels *kernels, int64_t rows, int64_t cols, float *s,
+                  int64_t lds, const int32_t (*sight)[2], float *m, float *l)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        m[r] = -INFINITY;
+        l[r] = 0;
+    }
+    struct softmax_rows t = {
+        .rows = rows, .cols = cols, .s = s, .lds = lds, .sight = sight, .m = m, .l = l};
+    kernels->softmax_rows(&t);
+}
+
+void softmax_finish(const struct kernels *kernels, int64_t rows, int64_t dv, float *o,
+                    int64_t ldo, const float *l)
+{
+    kernels->finish_rows(rows, dv, o, ldo, l);
+}
