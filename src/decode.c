@@ -76,7 +76,7 @@ void KERNEL(dot_rows)(const struct few_rows *t)
 INLINE void sum_values(int nr, int nv, const struct few_rows *t, int64_t r0, int64_t d,
                        bool prefetch)
 {
-    vf acc[4][4];
+    vf acc[4][8];
     UNROLL for (int r = 0; r < nr; r++)
         UNROLL for (int i = 0; i < nv; i++)
             acc[r][i] = t->first ? splat(0.0f) : load(t->o[r0 + r] + d + i * W);
@@ -103,12 +103,16 @@ INLINE void sum_values_tail(const struct few_rows *t, int64_t r, int64_t d)
     store_n(t->o[r] + d, acc, n);
 }
 
-#define NV (W == 16 ? 4 : 2) /* nr * NV accumulators: 16 of 32, or 8 of 16 registers */
+/* nr * nv accumulators: 16 of 32 registers, or 8 of 16, but at most 8 for a row. */
+#define ACCUMULATORS (W == 16 ? 16 : 8)
 
 INLINE void sum_rows(int nr, const struct few_rows *t, int64_t r0)
 {
+    const int nv = ACCUMULATORS / nr < 8 ? ACCUMULATORS / nr : 8;
     int64_t d = 0;
-    for (; d + NV * W <= t->D; d += NV * W) sum_values(nr, NV, t, r0, d, r0 == 0 && d == 0);
+    for (; d + nv * W <= t->D; d += nv * W) sum_values(nr, nv, t, r0, d, r0 == 0 && d == 0);
+    for (; d + 4 * W <= t->D && nv > 4; d += 4 * W)
+        sum_values(nr, 4, t, r0, d, r0 == 0 && d == 0);
     for (; d + W <= t->D; d += W) sum_values(nr, 1, t, r0, d, false);
     if (d < t->D)
         for (int r = 0; r < nr; r++) sum_values_tail(t, r0 + r, d);

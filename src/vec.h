@@ -122,20 +122,42 @@ INLINE void transpose_vectors(vf x[W])
 #endif
 }
 
-#define SUMS_ROUND(x, s) \
-    UNROLL for (int i = 0; i < W; i += 2 * (s)) \
-        (x)[i] = PICK((x)[i], (x)[i + (s)], s, 0) + PICK((x)[i], (x)[i + (s)], s, 1);
+/*
+ * sums(): pairs of vectors are interleaved so that one add sums a quarter, a
+ * half, ... of both. Only shuffles that are one instruction everywhere: within
+ * 16 bytes first, then whole groups of 16 bytes.
+ */
+#define LOW_32(g) (g), (g) + W, (g) + 1, (g) + W + 1
+#define HIGH_32(g) (g) + 2, (g) + W + 2, (g) + 3, (g) + W + 3
+#define LOW_64(g) (g), (g) + 1, (g) + W, (g) + W + 1
+#define HIGH_64(g) (g) + 2, (g) + 3, (g) + W + 2, (g) + W + 3
+#define GROUP(g) (g), (g) + 1, (g) + 2, (g) + 3
+#if W == 4
+#define IN_16(f) f(0)
+#elif W == 8
+#define IN_16(f) f(0), f(4)
+#define EVEN_GROUPS GROUP(0), GROUP(8)
+#define ODD_GROUPS GROUP(4), GROUP(12)
+#else
+#define IN_16(f) f(0), f(4), f(8), f(12)
+#define EVEN_GROUPS GROUP(0), GROUP(8), GROUP(16), GROUP(24)
+#define ODD_GROUPS GROUP(4), GROUP(12), GROUP(20), GROUP(28)
+#endif
+#define SUM_PAIR(a, b, FIRST, SECOND) (SHUFFLE(a, b, FIRST) + SHUFFLE(a, b, SECOND))
 
-/* Lane l of the result is the sum of all lanes of x[l]: W sums for W - 1 adds. */
+/* Lane l of the result is the sum of all lanes of x[l], each in the same order. */
 INLINE vf sums(vf x[W])
 {
-    SUMS_ROUND(x, 1)
-    SUMS_ROUND(x, 2)
+    UNROLL for (int i = 0; i < W; i += 2)
+        x[i] = SUM_PAIR(x[i], x[i + 1], IN_16(LOW_32), IN_16(HIGH_32));
+    UNROLL for (int i = 0; i < W; i += 4)
+        x[i] = SUM_PAIR(x[i], x[i + 2], IN_16(LOW_64), IN_16(HIGH_64));
 #if W >= 8
-    SUMS_ROUND(x, 4)
+    UNROLL for (int i = 0; i < W; i += 8)
+        x[i] = SUM_PAIR(x[i], x[i + 4], EVEN_GROUPS, ODD_GROUPS);
 #endif
 #if W >= 16
-    SUMS_ROUND(x, 8)
+    x[0] = SUM_PAIR(x[0], x[8], EVEN_GROUPS, ODD_GROUPS);
 #endif
     return x[0];
 }
