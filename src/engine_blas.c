@@ -41,6 +41,7 @@ static void score_product(const struct block *blk, const struct tile_state *tile
         .ldc = t->lds,
     };
     if (blk->cut->path == PATH_TILES) {
+        p.n = round_up(t->cols, LANES_MAX); /* see attend_strip */
         p.b = blk->scratch->kt + skip;
         p.ldb = tile_ld(blk);
     } else {
@@ -90,6 +91,10 @@ static void attend_strip(const struct block *blk, struct tile_state *tile, int64
     struct span keys = span_and(attn_i_rows_span(blk->job, &blk->item, i0, i1), all);
     if (keys.lo >= keys.hi)
         return;
+    /* The small-matrix kernels of OpenBLAS call malloc for 1 to 8 columns more than a multiple
+       of 16; the transposed tile has columns to spare, so the products begin and end on one. */
+    if (blk->cut->path == PATH_TILES)
+        keys.lo -= (keys.lo - tile->kv.j0) % LANES_MAX;
     struct strip t = {
         .b = blk->b,
         .h = blk->h0 + g,
@@ -145,12 +150,17 @@ static void raw_scores(const struct block *blk)
     attn_i_finish_raw(blk);
 }
 
-/* The key tile, transposed into scratch, when that is how this path wants it. */
+/* The key tile, transposed into scratch, when that is how this path wants it; columns up to a
+   multiple of LANES_MAX are 0, and their scores never looked at. */
 static void prepare_keys(const struct block *blk, const struct kv_tile *kv)
 {
     const attn_op *op = blk->job->op;
-    if (blk->cut->path == PATH_TILES)
-        op->kernels->transpose(kv->count, op->Dk, kv->k, kv->ldk, blk->scratch->kt, tile_ld(blk));
+    if (blk->cut->path != PATH_TILES)
+        return;
+    int64_t ld = tile_ld(blk), end = round_up(kv->count, LANES_MAX);
+    op->kernels->transpose(kv->count, op->Dk, kv->k, kv->ldk, blk->scratch->kt, ld);
+    for (int64_t d = 0; d < op->Dk && kv->count < end; d++)
+        for (int64_t j = kv->count; j < end; j++) blk->scratch->kt[d * ld + j] = 0.0f;
 }
 
 void attn_i_blas_attend(const struct block *blk)
@@ -158,11 +168,12 @@ void attn_i_blas_attend(const struct block *blk)
     int64_t tile_keys = blk->cut->tile_keys, strips = blk->heads * (blk->s1 - blk->s0);
     struct span keys = attn_i_rows_span(blk->job, &blk->item, blk->i0, blk->i0 + blk->nq);
     keys = span_and(keys, blk->keys);
-    int64_t skipped = (keys.lo - blk->keys.lo) / tile_keys;
-
     for (int64_t i = 0; i < blk->heads * blk->cut->block_strips; i++) blk->scratch->started[i] = 0;
     if (attn_i_raw_scores(blk, 0, 0))
         raw_scores(blk);
+    if (keys.lo >= keys.hi)
+        return;
+    int64_t skipped = (keys.lo - blk->keys.lo) / tile_keys;
     for (int64_t j = blk->keys.lo + skipped * tile_keys; j < keys.hi; j += tile_keys) {
         struct tile_state tile = {
             .kv = attn_i_kv_tile(blk, j, min64(tile_keys, keys.hi - j)),

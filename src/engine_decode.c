@@ -142,6 +142,8 @@ void attn_i_decode_attend(const struct block *blk)
     point_at_rows(blk);
     if (attn_i_raw_scores(blk, 0, 0) && blk->first_part)
         raw_scores(blk);
+    if (keys.lo >= keys.hi)
+        return;
     bool first = true;
     int64_t skipped = (keys.lo - blk->keys.lo) / tile_keys;
     for (int64_t j = blk->keys.lo + skipped * tile_keys; j < keys.hi; j += tile_keys) {
