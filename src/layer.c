@@ -19,7 +19,7 @@ attn_status attn_layer_create(attn_layer **layer, const attn_op *op, int64_t E_q
     REQUIRE(op && E_q >= 1 && E_kv >= 1 && E_out >= 1, ATTN_EINVAL);
     REQUIRE(E_q <= INT32_MAX && E_kv <= INT32_MAX && E_out <= INT32_MAX, ATTN_EOVERFLOW);
     REQUIRE(op->Dk <= INT32_MAX / op->Hq && op->Dv <= INT32_MAX / op->Hq, ATTN_EOVERFLOW);
-    int64_t widest = max64(max64(op->Dk, op->Dv) * op->Hq, E_out);
+    int64_t widest = max64(max64(op->Dk, op->Dv) * op->Hq, E_out) + LANES_MAX;
     REQUIRE(widest <= PTRDIFF_MAX / (int64_t)sizeof(float) /
                           max64(max64(E_q, E_kv), op->Hq * op->Dv),
             ATTN_EOVERFLOW);

@@ -47,22 +47,30 @@ void attn_i_matrix_clear(struct matrix *w)
 
 int64_t attn_i_matrix_tile(const struct matrix *w) { return w->rows * w->width; }
 
+/* Columns of the panel at n0 as stored: OpenBLAS's small-matrix kernels call malloc for 1 to 8
+   columns more than a multiple of 16, so the last panel is filled up with zeros. */
+static int64_t stored_width(const struct matrix *w, int64_t n0)
+{
+    return round_up(min64(w->width, w->N - n0), LANES_MAX);
+}
+
 /* w[k * by_k + n * by_n] into panels. */
 static void copy_panels(const struct matrix *m, float *panels, const float *w, int64_t by_k,
                         int64_t by_n)
 {
     for (int64_t n0 = 0; n0 < m->N; n0 += m->width) {
-        int64_t width = min64(m->width, m->N - n0);
+        int64_t width = stored_width(m, n0);
         float *to = panels + n0 * m->E;
         for (int64_t k = 0; k < m->E; k++)
-            for (int64_t n = 0; n < width; n++) *to++ = w[k * by_k + (n0 + n) * by_n];
+            for (int64_t n = n0; n < n0 + width; n++)
+                *to++ = n < m->N ? w[k * by_k + n * by_n] : 0.0f;
     }
 }
 
 attn_status attn_i_matrix_set(struct matrix *w, const float *from, int64_t by_k, int64_t by_n,
                               const float *bias)
 {
-    float *panels = malloc((size_t)w->E * (size_t)w->N * sizeof *panels);
+    float *panels = malloc((size_t)w->E * (size_t)round_up(w->N, LANES_MAX) * sizeof *panels);
     float *copy = bias ? malloc((size_t)w->N * sizeof *copy) : NULL;
     if (!panels || (bias && !copy)) {
         free(panels);
@@ -80,17 +88,18 @@ attn_status attn_i_matrix_set(struct matrix *w, const float *from, int64_t by_k,
 
 static int64_t panel_count(const struct matrix *w) { return ceil_div(w->N, w->width); }
 
-/* A tile of rows [r0, r0 + rows) of all items and columns [n0, n0 + cols) to y, with the bias:
-   cut where the item or the head changes. */
+/* A tile of rows [r0, r0 + rows) of all items and the columns of the panel at n0 to y, with the
+   bias: cut where the item or the head changes. */
 static void store_tile(const struct projecting *p, const struct projection *to, const float *tile,
-                       int64_t r0, int64_t rows, int64_t n0, int64_t cols)
+                       int64_t r0, int64_t rows, int64_t n0)
 {
     const struct matrix *w = to->w;
+    int64_t cols = min64(w->width, w->N - n0), ld = stored_width(w, n0);
     for (int64_t r = r0; r < r0 + rows;) {
         int64_t b = r / p->L, l = r % p->L, nr = min64(p->L - l, r0 + rows - r);
         for (int64_t n = n0; n < n0 + cols;) {
             int64_t h = n / w->D, d = n % w->D, nc = min64(w->D - d, n0 + cols - n);
-            p->op->kernels->add_bias(nr, nc, tile + (r - r0) * cols + (n - n0), cols,
+            p->op->kernels->add_bias(nr, nc, tile + (r - r0) * ld + (n - n0), ld,
                                      w->bias ? w->bias + n : NULL,
                                      to->y.data + b * to->y.sb + h * to->y.sh + l * to->y.sl + d,
                                      to->y.sl);
@@ -107,7 +116,7 @@ static void project_task(void *context, int32_t worker, int64_t task)
     int64_t panel = task / p->row_blocks, block = task % p->row_blocks;
     while (panel >= panel_count(to->w)) panel -= panel_count(to++->w);
     const struct matrix *w = to->w;
-    int64_t n0 = panel * w->width, cols = min64(w->width, w->N - n0);
+    int64_t n0 = panel * w->width, width = stored_width(w, n0);
     int64_t end = min64((block + 1) * TASK_ROWS, p->B * p->L);
     float *tile = p->tiles + (size_t)worker * p->tile_floats;
     int32_t saved = attn_i_blas_thread_enter();
@@ -116,20 +125,20 @@ static void project_task(void *context, int32_t worker, int64_t task)
         for (int64_t k0 = 0; k0 < w->E; k0 += w->depth) {
             struct product product = {
                 .m = rows,
-                .n = cols,
+                .n = width,
                 .k = min64(w->depth, w->E - k0),
                 .alpha = 1.0f,
                 .beta = k0 == 0 ? 0.0f : 1.0f,
                 .a = p->x + r * p->E + k0,
                 .lda = p->E,
-                .b = w->panels + n0 * w->E + k0 * cols,
-                .ldb = cols,
+                .b = w->panels + n0 * w->E + k0 * width,
+                .ldb = width,
                 .c = tile,
-                .ldc = cols,
+                .ldc = width,
             };
             attn_i_sgemm(&product);
         }
-        store_tile(p, to, tile, r, rows, n0, cols);
+        store_tile(p, to, tile, r, rows, n0);
     }
     attn_i_blas_thread_leave(saved);
 }

@@ -10,7 +10,7 @@ struct matrix {
     int64_t H, D;           /* N = H * D */
     int64_t width, depth;   /* of a panel and of its pieces */
     int64_t rows;           /* of x in one product */
-    float *panels;          /* NULL: not set. Panel n0: at n0 * E; piece k0: at k0 * its width */
+    float *panels;          /* NULL: not set. Panel n0 at n0 * E, its piece k0 at k0 * its width */
     float *bias;            /* N, or NULL */
 };
 
