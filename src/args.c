@@ -140,6 +140,7 @@ static attn_status set_heads(int64_t heads, const float *from, bool minus_inf, f
 {
     void *copy;
     REQUIRE(heads >= 0 && (from || heads == 0), ATTN_EINVAL);
+    REQUIRE(heads <= INT32_MAX, ATTN_EOVERFLOW);
     for (int64_t h = 0; h < heads; h++)
         REQUIRE(isfinite(from[h]) || (minus_inf && from[h] == -INFINITY), ATTN_EINVAL);
     TRY(copy_array(heads, from, sizeof *from, &copy));
