@@ -31,8 +31,7 @@ attn_status attn_args_clear(attn_args *args)
 
 void attn_args_destroy(attn_args *args)
 {
-    if (args)
-        attn_args_clear(args);
+    if (args) attn_args_clear(args);
     free(args);
 }
 
@@ -42,8 +41,7 @@ attn_status attn_args_set_strides(attn_args *args, int32_t slot, const int64_t s
 {
     REQUIRE(args && is_slot(slot), ATTN_EINVAL);
     args->has_strides[slot] = strides != NULL;
-    if (strides)
-        memcpy(args->strides[slot], strides, sizeof args->strides[slot]);
+    if (strides) memcpy(args->strides[slot], strides, sizeof args->strides[slot]);
     return ATTN_OK;
 }
 
@@ -87,8 +85,7 @@ attn_status attn_args_set_mask_add(attn_args *args, const float *mask, const int
 static attn_status copy_array(int64_t n, const void *from, size_t element, void **copy)
 {
     *copy = NULL;
-    if (!from || n == 0)
-        return ATTN_OK;
+    if (!from || n == 0) return ATTN_OK;
     REQUIRE((uint64_t)n <= PTRDIFF_MAX / element, ATTN_EOVERFLOW);
     *copy = malloc((size_t)n * element);
     REQUIRE(*copy, ATTN_ENOMEM);

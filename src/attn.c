@@ -58,8 +58,7 @@ attn_status attn_op_copy(attn_op **copy, const attn_op *op)
 
 void attn_op_destroy(attn_op *op)
 {
-    if (op)
-        attn_i_scratch_destroy(&op->scratch);
+    if (op) attn_i_scratch_destroy(&op->scratch);
     free(op);
 }
 
@@ -145,8 +144,7 @@ attn_status attn_run_args(const attn_op *op, int64_t B, int64_t Lq, int64_t Lk, 
     struct job job;
     struct plan plan;
     TRY(attn_i_check_run(op, B, Lq, Lk, q, k, v, out, args, &job, NULL));
-    if (B == 0 || Lq == 0)
-        return ATTN_OK;
+    if (B == 0 || Lq == 0) return ATTN_OK;
     TRY(attn_i_plan(&job, &plan));
     return attn_i_run(&job, &plan, attn_i_scratch_of(op));
 }
@@ -257,14 +255,23 @@ const char *attn_version(void)
 const char *attn_status_string(attn_status status)
 {
     switch (status) {
-    case ATTN_OK: return "success";
-    case ATTN_EINVAL: return "invalid argument";
-    case ATTN_ENOMEM: return "out of memory";
-    case ATTN_EOVERFLOW: return "a size is too large";
-    case ATTN_ESTATE: return "the handle is not ready for this call";
-    case ATTN_EUNSUPPORTED: return "not supported by this build or CPU";
-    case ATTN_EBLAS: return "the BLAS library is unusable";
-    case ATTN_EINTERNAL: return "internal error of libattn";
-    default: return "unknown status";
+    case ATTN_OK:
+        return "success";
+    case ATTN_EINVAL:
+        return "invalid argument";
+    case ATTN_ENOMEM:
+        return "out of memory";
+    case ATTN_EOVERFLOW:
+        return "a size is too large";
+    case ATTN_ESTATE:
+        return "the handle is not ready for this call";
+    case ATTN_EUNSUPPORTED:
+        return "not supported by this build or CPU";
+    case ATTN_EBLAS:
+        return "the BLAS library is unusable";
+    case ATTN_EINTERNAL:
+        return "internal error of libattn";
+    default:
+        return "unknown status";
     }
 }

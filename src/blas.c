@@ -32,10 +32,10 @@
 enum variant { SERIAL = 0, PTHREADS = 1, OPENMP = 2, FOREIGN = 3 };
 
 static struct {
-    pthread_mutex_t lock;    /* guards the fields below and the count of BLAS threads */
-    bool known;              /* set once, status with it */
+    pthread_mutex_t lock; /* guards the fields below and the count of BLAS threads */
+    bool known;           /* set once, status with it */
     attn_status status;
-    const char *problem;     /* why status is not ATTN_OK */
+    const char *problem; /* why status is not ATTN_OK */
     enum variant variant;
     bool small_path;
     const char *config, *core;
@@ -51,8 +51,8 @@ static struct {
 static void call(const struct product *p)
 {
     cblas_sgemm(CblasRowMajor, CblasNoTrans, p->b_transposed ? CblasTrans : CblasNoTrans,
-                (blasint)p->m, (blasint)p->n, (blasint)p->k, p->alpha, p->a, (blasint)p->lda, p->b,
-                (blasint)p->ldb, p->beta, p->c, (blasint)p->ldc);
+                (blasint)p->m, (blasint)p->n, (blasint)p->k, p->alpha, p->a, (blasint)p->lda,
+                p->b, (blasint)p->ldb, p->beta, p->c, (blasint)p->ldc);
 }
 
 static bool takes_small_path(const struct product *p)
@@ -94,41 +94,34 @@ static void restore_threads(void)
 
 void attn_i_blas_enter(bool small_products)
 {
-    if (small_products || blas.variant != PTHREADS)
-        return;
+    if (small_products || blas.variant != PTHREADS) return;
     pthread_mutex_lock(&blas.lock);
     if (blas.active++ == 0) {
         blas.host_threads = get_threads();
-        if (blas.host_threads != 1)
-            set_threads(1);
+        if (blas.host_threads != 1) set_threads(1);
     }
     pthread_mutex_unlock(&blas.lock);
 }
 
 void attn_i_blas_leave(bool small_products)
 {
-    if (small_products || blas.variant != PTHREADS)
-        return;
+    if (small_products || blas.variant != PTHREADS) return;
     pthread_mutex_lock(&blas.lock);
-    if (--blas.active == 0)
-        restore_threads();
+    if (--blas.active == 0) restore_threads();
     pthread_mutex_unlock(&blas.lock);
 }
 
 int32_t attn_i_blas_thread_enter(void)
 {
-    if (blas.variant != OPENMP || !blas.omp_get_max_threads)
-        return 0;
+    if (blas.variant != OPENMP || !blas.omp_get_max_threads) return 0;
     int n = blas.omp_get_max_threads();
-    if (n != 1)
-        blas.omp_set_num_threads(1);
+    if (n != 1) blas.omp_set_num_threads(1);
     return n;
 }
 
 void attn_i_blas_thread_leave(int32_t saved)
 {
-    if (saved > 1)
-        blas.omp_set_num_threads(saved);
+    if (saved > 1) blas.omp_set_num_threads(saved);
 }
 
 /* -------------------------------------------------------------- finding */
@@ -139,8 +132,7 @@ static bool core_has_small_path(const char *core)
 {
     static const char *const cores[] = {"skylakex", "cooperlake", "sapphirerapids"};
     for (size_t i = 0; i < sizeof cores / sizeof *cores; i++)
-        if (strcasecmp(core, cores[i]) == 0)
-            return true;
+        if (strcasecmp(core, cores[i]) == 0) return true;
     return false;
 }
 
@@ -148,13 +140,11 @@ static bool core_has_small_path(const char *core)
 static void find_openmp(void)
 {
     Dl_info info;
-    if (!dladdr((const void *)(uintptr_t)openblas_get_parallel, &info) || !info.dli_fname)
-        return;
+    if (!dladdr((const void *)(uintptr_t)openblas_get_parallel, &info) || !info.dli_fname) return;
     void *handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
     if (!handle) /* linked statically: the runtime is the program's own */
         handle = dlopen(NULL, RTLD_LAZY);
-    if (!handle)
-        return;
+    if (!handle) return;
     void *get = dlsym(handle, "omp_get_max_threads"), *set = dlsym(handle, "omp_set_num_threads");
     if (get && set) {
         memcpy(&blas.omp_get_max_threads, &get, sizeof get);
@@ -167,12 +157,10 @@ static const char *find_blas(void)
 {
     blas.config = openblas_get_config();
     blas.core = openblas_get_corename();
-    if (strstr(blas.config, "USE64BITINT"))
-        return "it uses 64-bit integers";
+    if (strstr(blas.config, "USE64BITINT")) return "it uses 64-bit integers";
     blas.variant = (enum variant)openblas_get_parallel();
     blas.small_path = core_has_small_path(blas.core);
-    if (blas.variant == OPENMP)
-        find_openmp();
+    if (blas.variant == OPENMP) find_openmp();
     return NULL;
 }
 #else
@@ -204,8 +192,7 @@ static bool product_is_right(int64_t m, int64_t n, int64_t k, bool b_transposed,
         for (int64_t j = 0; j < n; j++) {
             float sum = 0.0f;
             for (int64_t d = 0; d < k; d++) sum += known(i, d) * known(d + 1, j);
-            if (!(c[i * n + j] == sum))
-                return false;
+            if (!(c[i * n + j] == sum)) return false;
         }
     return true;
 }
@@ -218,18 +205,15 @@ static attn_status check_products(void)
     REQUIRE(memory, ATTN_ENOMEM);
     bool right = true;
     int saved_threads = blas.variant == PTHREADS ? get_threads() : 1;
-    if (saved_threads != 1)
-        set_threads(1);
+    if (saved_threads != 1) set_threads(1);
     int32_t saved = attn_i_blas_thread_enter();
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes && right; i++)
         for (int t = 0; t < 2 && right; t++)
             right = product_is_right(shapes[i][0], shapes[i][1], shapes[i][2], t == 1, memory);
     attn_i_blas_thread_leave(saved);
-    if (saved_threads != 1)
-        set_threads(saved_threads);
+    if (saved_threads != 1) set_threads(saved_threads);
     free(memory);
-    if (!right)
-        blas.problem = "it got a small known product wrong";
+    if (!right) blas.problem = "it got a small known product wrong";
     return right ? ATTN_OK : ATTN_EBLAS;
 }
 

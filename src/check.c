@@ -18,8 +18,7 @@ static bool fits(int64_t a, int64_t b, int64_t c, int64_t d)
 attn_status attn_i_check_sizes(const attn_op *op, int64_t B, int64_t Lq, int64_t Lk,
                                const attn_args *args, struct job *job, struct text *why)
 {
-    if (!op)
-        FAIL(ATTN_EINVAL, "op is NULL");
+    if (!op) FAIL(ATTN_EINVAL, "op is NULL");
     if (B < 0 || Lq < 0 || Lk < 0)
         FAIL(ATTN_EINVAL, "a size is negative: B %lld, Lq %lld, Lk %lld", LL(B), LL(Lq), LL(Lk));
     args = args ? args : &attn_i_no_args;
@@ -67,10 +66,11 @@ static attn_status check_tensor(const struct job *job, int32_t slot, const void 
     bool query = slot == ATTN_Q || slot == ATTN_OUT;
     int64_t D = slot == ATTN_Q || slot == ATTN_K ? op->Dk : op->Dv;
     bool tokens = is_packed(job, slot); /* (token, head, D): one item, whatever the layout */
-    *r = (struct region){.name = slot_names[slot],
-                         .at = data,
-                         .len = {tokens ? 1 : job->B, query ? op->Hq : op->Hk, query ? job->Lq : job->Lk, D},
-                         .element = sizeof(float)};
+    *r = (struct region){
+        .name = slot_names[slot],
+        .at = data,
+        .len = {tokens ? 1 : job->B, query ? op->Hq : op->Hk, query ? job->Lq : job->Lk, D},
+        .element = sizeof(float)};
     if (job->args->has_strides[slot])
         for (int a = 0; a < 4; a++) r->stride[a] = job->args->strides[slot][a];
     else
@@ -91,10 +91,8 @@ static attn_status check_mask(const struct job *job, const struct mask *m, size_
     const int64_t full[4] = {job->B, job->op->Hq, job->Lq, job->Lk};
     static const char *const axes[4] = {"B", "Hq", "Lq", "Lk"};
     const char *name = element == 1 ? "the boolean mask" : "the additive mask";
-    if (!m->data)
-        return ATTN_OK;
-    if ((uintptr_t)m->data % element)
-        FAIL(ATTN_EINVAL, "%s is not aligned to its element", name);
+    if (!m->data) return ATTN_OK;
+    if ((uintptr_t)m->data % element) FAIL(ATTN_EINVAL, "%s is not aligned to its element", name);
     *r = (struct region){.name = name, .at = m->data, .element = element};
     for (int a = 0; a < 4; a++) {
         bool fit = m->dims[a] == full[a] || (a == 3 ? m->dims[a] < full[a] : m->dims[a] == 1);
@@ -110,8 +108,7 @@ static attn_status check_mask(const struct job *job, const struct mask *m, size_
 static attn_status check_offsets(const struct job *job, const int64_t *offsets, int64_t n,
                                  int64_t L, const char *name, struct text *why)
 {
-    if (!offsets)
-        return ATTN_OK;
+    if (!offsets) return ATTN_OK;
     if (n != job->B)
         FAIL(ATTN_EINVAL, "offsets of %lld sequences of %s for B = %lld", LL(n), name,
              LL(job->B));
@@ -162,9 +159,8 @@ static attn_status check_ranges(const struct job *job, struct text *why)
     return ATTN_OK;
 }
 
-
 static void packed_array(struct region *r, const char *name, const void *data, int64_t elements,
-                          size_t element)
+                         size_t element)
 {
     *r = (struct region){.name = name, .at = data, .element = element, .hi = elements};
     r->len[3] = elements;
@@ -182,11 +178,11 @@ static attn_status check_outputs(const struct job *job, const struct region inpu
     for (int s = 0; s < N_STAGES; s++) {
         bool mean = args->score_flags[s] & ATTN_MEAN_HEADS;
         packed_array(&outputs[2 + s], stages[s], args->scores[s],
-                      args->scores[s] ? (mean ? rows / job->op->Hq : rows) * job->Lk : 0,
-                      sizeof(float));
+                     args->scores[s] ? (mean ? rows / job->op->Hq : rows) * job->Lk : 0,
+                     sizeof(float));
     }
     packed_array(&outputs[6], "the workspace", args->workspace,
-                  (int64_t)(args->workspace_bytes & INT64_MAX), 1);
+                 (int64_t)(args->workspace_bytes & INT64_MAX), 1);
     for (int o = 0; o < N_OUTPUTS; o++) {
         if (o != 6 && (uintptr_t)outputs[o].at % sizeof(float))
             FAIL(ATTN_EINVAL, "%s is not aligned to 4 bytes", outputs[o].name);
@@ -219,11 +215,9 @@ static attn_status check_options(const struct job *job, struct region inputs[N_I
 static attn_status check_workspace(const struct job *job, struct text *why)
 {
     size_t needed;
-    if (!job->args->workspace)
-        return ATTN_OK;
+    if (!job->args->workspace) return ATTN_OK;
     attn_status status = attn_i_workspace(job, &needed);
-    if (status != ATTN_OK)
-        FAIL(status, "the workspace that this run needs is too large");
+    if (status != ATTN_OK) FAIL(status, "the workspace that this run needs is too large");
     if (job->args->workspace_bytes < needed)
         FAIL(ATTN_EINVAL, "the workspace has %zu bytes and needs %zu", job->args->workspace_bytes,
              needed);
@@ -237,8 +231,7 @@ attn_status attn_i_check_run(const attn_op *op, int64_t B, int64_t Lq, int64_t L
     struct region inputs[N_INPUTS] = {{0}}, outputs[N_OUTPUTS] = {{0}};
     TRY(attn_i_check_sizes(op, B, Lq, Lk, args, job, why));
     TRY(check_options(job, inputs, why));
-    if (B == 0 || Lq == 0)
-        return ATTN_OK;
+    if (B == 0 || Lq == 0) return ATTN_OK;
     TRY(check_tensor(job, ATTN_Q, q, &inputs[0], &job->q, why));
     TRY(check_tensor(job, ATTN_K, k, &inputs[1], &job->k, why));
     TRY(check_tensor(job, ATTN_V, v, &inputs[2], &job->v, why));
@@ -255,8 +248,7 @@ static attn_status check_packed(struct region *r, const char *name, const void *
     *r = (struct region){.name = name, .at = data, .element = sizeof(float)};
     for (int a = 0; a < 4; a++) r->len[a] = len[a];
     packed(ATTN_LAYOUT_BLHD, r->len, r->stride);
-    if (!fits(len[0], len[1], len[2], len[3]))
-        FAIL(ATTN_EOVERFLOW, "%s is too large", name);
+    if (!fits(len[0], len[1], len[2], len[3])) FAIL(ATTN_EOVERFLOW, "%s is too large", name);
     return attn_i_region_check(r, output, why);
 }
 
@@ -271,8 +263,7 @@ attn_status attn_i_check_layer(const struct job *job, const int64_t widths[3], c
     for (int slot = ATTN_Q; slot <= ATTN_OUT; slot++)
         REQUIRE(!job->args->has_strides[slot], ATTN_EINVAL);
     TRY(check_options(job, inputs, NULL));
-    if (job->B == 0 || job->Lq == 0)
-        return ATTN_OK;
+    if (job->B == 0 || job->Lq == 0) return ATTN_OK;
     TRY(check_packed(&inputs[0], "x_q", x_q, len_q, false, NULL));
     TRY(check_packed(&inputs[1], "x_kv", x_kv, len_kv, false, NULL));
     TRY(check_packed(&outputs[0], "out", out, len_out, true, NULL));

@@ -14,8 +14,7 @@ extern const struct kernels attn_i_table_avx2, attn_i_table_avx512;
 static int32_t cpu_isa(void)
 {
     int32_t isa = ATTN_ISA_BASE;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        isa |= ATTN_ISA_AVX2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isa |= ATTN_ISA_AVX2;
     if (isa && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         isa |= ATTN_ISA_AVX512;
@@ -29,8 +28,7 @@ const struct kernels *attn_i_kernels(int32_t mask)
     static const struct kernels *const best_first[] = {&attn_i_table_avx512, &attn_i_table_avx2};
     int32_t isa = mask & cpu_isa();
     for (size_t i = 0; i < sizeof best_first / sizeof *best_first; i++)
-        if ((best_first[i]->isa & ~isa) == 0)
-            return best_first[i];
+        if ((best_first[i]->isa & ~isa) == 0) return best_first[i];
 #endif
     (void)mask;
     return &attn_i_table_base;

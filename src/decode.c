@@ -31,16 +31,16 @@ INLINE void dots(int nr, const struct few_rows *t, int64_t r0, int64_t j0)
     const int nk = W / nr;
     vf acc[W];
     const float *x[W], *q[4];
-    UNROLL for (int k = 0; k < nk; k++)
-        x[k] = t->x + (j0 + k < t->keys ? j0 + k : t->keys - 1) * t->ldx;
-    UNROLL for (int r = 0; r < nr; r++)
-        q[r] = t->q[r0 + r < t->rows ? r0 + r : t->rows - 1];
+    UNROLL for (int k = 0; k < nk; k++) x[k] =
+        t->x + (j0 + k < t->keys ? j0 + k : t->keys - 1) * t->ldx;
+    UNROLL for (int r = 0; r < nr; r++) q[r] = t->q[r0 + r < t->rows ? r0 + r : t->rows - 1];
     UNROLL for (int i = 0; i < W; i++) acc[i] = splat(0.0f);
     int64_t d = 0;
     for (; d + W <= t->D; d += W) {
         vf y[4];
         UNROLL for (int r = 0; r < nr; r++) y[r] = load(q[r] + d);
-        UNROLL for (int k = 0; k < nk; k++) {
+        UNROLL for (int k = 0; k < nk; k++)
+        {
             vf v = load(x[k] + d);
             UNROLL for (int r = 0; r < nr; r++) acc[r * nk + k] += v * y[r];
         }
@@ -77,20 +77,19 @@ INLINE void sum_values(int nr, int nv, const struct few_rows *t, int64_t r0, int
                        bool prefetch)
 {
     vf acc[4][8];
-    UNROLL for (int r = 0; r < nr; r++)
-        UNROLL for (int i = 0; i < nv; i++)
-            acc[r][i] = t->first ? splat(0.0f) : load(t->o[r0 + r] + d + i * W);
+    UNROLL for (int r = 0; r < nr; r++) UNROLL for (int i = 0; i < nv; i++) acc[r][i] =
+        t->first ? splat(0.0f) : load(t->o[r0 + r] + d + i * W);
     const float *x = t->x + d, *s = t->s + r0 * t->lds;
     for (int64_t j = 0; j < t->keys; j++, x += t->ldx) {
-        if (prefetch)
-            prefetch_row(t, j);
-        UNROLL for (int i = 0; i < nv; i++) {
+        if (prefetch) prefetch_row(t, j);
+        UNROLL for (int i = 0; i < nv; i++)
+        {
             vf v = load(x + i * W);
             UNROLL for (int r = 0; r < nr; r++) acc[r][i] += v * s[r * t->lds + j];
         }
     }
-    UNROLL for (int r = 0; r < nr; r++)
-        UNROLL for (int i = 0; i < nv; i++) store(t->o[r0 + r] + d + i * W, acc[r][i]);
+    UNROLL for (int r = 0; r < nr; r++) UNROLL for (int i = 0; i < nv; i++)
+        store(t->o[r0 + r] + d + i * W, acc[r][i]);
 }
 
 /* The last D % W columns of one row. */
@@ -126,6 +125,5 @@ void KERNEL(add_rows)(const struct few_rows *t)
         sum_rows(2, t, r);
         r += 2;
     }
-    if (r < t->rows)
-        sum_rows(1, t, r);
+    if (r < t->rows) sum_rows(1, t, r);
 }

@@ -76,8 +76,7 @@ static bool needs_finite_copy(const struct block *blk, struct tile_state *tile)
 {
     if (tile->values == UNKNOWN) {
         tile->values = attn_i_values_finite(blk, &tile->kv) ? FINITE : NOT_FINITE;
-        if (tile->values == NOT_FINITE)
-            tile->finite = attn_i_finite_values(blk, &tile->kv);
+        if (tile->values == NOT_FINITE) tile->finite = attn_i_finite_values(blk, &tile->kv);
     }
     return tile->values == NOT_FINITE;
 }
@@ -89,12 +88,10 @@ static void attend_strip(const struct block *blk, struct tile_state *tile, int64
     int64_t i1 = strip_start(blk->item.Lq, blk->n_strips, s + 1);
     struct span all = {tile->kv.j0, tile->kv.j0 + tile->kv.count};
     struct span keys = span_and(attn_i_rows_span(blk->job, &blk->item, i0, i1), all);
-    if (keys.lo >= keys.hi)
-        return;
+    if (keys.lo >= keys.hi) return;
     /* The small-matrix kernels of OpenBLAS call malloc for 1 to 8 columns more than a multiple
        of 16; the transposed tile has columns to spare, so the products begin and end on one. */
-    if (blk->cut->path == PATH_TILES)
-        keys.lo -= (keys.lo - tile->kv.j0) % LANES_MAX;
+    if (blk->cut->path == PATH_TILES) keys.lo -= (keys.lo - tile->kv.j0) % LANES_MAX;
     struct strip t = {
         .b = blk->b,
         .h = blk->h0 + g,
@@ -117,8 +114,7 @@ static void attend_strip(const struct block *blk, struct tile_state *tile, int64
     attn_i_strip_softmax(blk, &t, g * blk->nq + i0 - blk->i0, *started ? o : NULL);
     bool copy = t.sight != SEES_ALL && needs_finite_copy(blk, tile);
     value_product(blk, copy ? &tile->finite : &tile->kv, &t, o, !*started);
-    if (copy)
-        attn_i_strip_repair(blk, &t, &tile->kv, o);
+    if (copy) attn_i_strip_repair(blk, &t, &tile->kv, o);
     *started = 1;
 }
 
@@ -128,8 +124,7 @@ static void raw_scores(const struct block *blk)
 {
     const attn_op *op = blk->job->op;
     int64_t begin = blk->item.begin, n = blk->item.range_end - begin;
-    if (n <= 0)
-        return;
+    if (n <= 0) return;
     struct kv_tile kv = attn_i_kv_tile(blk, begin, n);
     for (int64_t g = 0; g < blk->heads; g++) {
         struct product p = {
@@ -155,8 +150,7 @@ static void raw_scores(const struct block *blk)
 static void prepare_keys(const struct block *blk, const struct kv_tile *kv)
 {
     const attn_op *op = blk->job->op;
-    if (blk->cut->path != PATH_TILES)
-        return;
+    if (blk->cut->path != PATH_TILES) return;
     int64_t ld = tile_ld(blk), end = round_up(kv->count, LANES_MAX);
     op->kernels->transpose(kv->count, op->Dk, kv->k, kv->ldk, blk->scratch->kt, ld);
     for (int64_t d = 0; d < op->Dk && kv->count < end; d++)
@@ -168,11 +162,10 @@ void attn_i_blas_attend(const struct block *blk)
     int64_t tile_keys = blk->cut->tile_keys, strips = blk->heads * (blk->s1 - blk->s0);
     struct span keys = attn_i_rows_span(blk->job, &blk->item, blk->i0, blk->i0 + blk->nq);
     keys = span_and(keys, blk->keys);
-    for (int64_t i = 0; i < blk->heads * blk->cut->block_strips; i++) blk->scratch->started[i] = 0;
-    if (attn_i_raw_scores(blk, 0, 0))
-        raw_scores(blk);
-    if (keys.lo >= keys.hi)
-        return;
+    for (int64_t i = 0; i < blk->heads * blk->cut->block_strips; i++)
+        blk->scratch->started[i] = 0;
+    if (attn_i_raw_scores(blk, 0, 0)) raw_scores(blk);
+    if (keys.lo >= keys.hi) return;
     int64_t skipped = (keys.lo - blk->keys.lo) / tile_keys;
     for (int64_t j = blk->keys.lo + skipped * tile_keys; j < keys.hi; j += tile_keys) {
         struct tile_state tile = {

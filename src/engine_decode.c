@@ -121,12 +121,11 @@ static bool attend_tile(const struct block *blk, const struct kv_tile *kv, bool 
 static void raw_scores(const struct block *blk)
 {
     int64_t begin = blk->item.begin, n = blk->item.range_end - begin;
-    if (n <= 0)
-        return;
+    if (n <= 0) return;
     struct kv_tile kv = attn_i_kv_tile(blk, begin, n);
     for (int64_t r = 0; r < blk->heads * blk->nq; r++) {
-        struct few_rows p = score_product(
-            blk, &kv, attn_i_raw_scores(blk, r / blk->nq, r % blk->nq) + begin, 0);
+        struct few_rows p =
+            score_product(blk, &kv, attn_i_raw_scores(blk, r / blk->nq, r % blk->nq) + begin, 0);
         p.rows = 1;
         p.q += r;
         blk->job->op->kernels->dot_rows(&p);
@@ -140,16 +139,13 @@ void attn_i_decode_attend(const struct block *blk)
     struct span keys = attn_i_rows_span(blk->job, &blk->item, blk->i0, blk->i0 + blk->nq);
     keys = span_and(keys, blk->keys);
     point_at_rows(blk);
-    if (attn_i_raw_scores(blk, 0, 0) && blk->first_part)
-        raw_scores(blk);
-    if (keys.lo >= keys.hi)
-        return;
+    if (attn_i_raw_scores(blk, 0, 0) && blk->first_part) raw_scores(blk);
+    if (keys.lo >= keys.hi) return;
     bool first = true;
     int64_t skipped = (keys.lo - blk->keys.lo) / tile_keys;
     for (int64_t j = blk->keys.lo + skipped * tile_keys; j < keys.hi; j += tile_keys) {
         int64_t from = max64(j, keys.lo), to = min64(j + tile_keys, keys.hi);
         struct kv_tile kv = attn_i_kv_tile(blk, from, to - from);
-        if (attend_tile(blk, &kv, first, to < keys.hi))
-            first = false;
+        if (attend_tile(blk, &kv, first, to < keys.hi)) first = false;
     }
 }

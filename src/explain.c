@@ -11,8 +11,7 @@ static double visible_flops(const struct job *job)
         struct item it = attn_i_item(job, b);
         for (int64_t i = 0; i < it.Lq; i++) {
             struct span keys = attn_i_row_span(job, &it, i);
-            if (keys.lo < keys.hi)
-                pairs += (double)(keys.hi - keys.lo);
+            if (keys.lo < keys.hi) pairs += (double)(keys.hi - keys.lo);
         }
     }
     return 2.0 * pairs * (double)job->op->Hq * (double)(job->op->Dk + job->op->Dv);
@@ -67,10 +66,8 @@ static attn_status explain(const struct job *job, struct text *text)
 /* An empty text is "", and needed counts the 0 at its end. */
 static void finish(const struct text *text, size_t *needed)
 {
-    if (text->used == 0 && text->cap > 0)
-        text->at[0] = '\0';
-    if (needed)
-        *needed = text->used + 1;
+    if (text->used == 0 && text->cap > 0) text->at[0] = '\0';
+    if (needed) *needed = text->used + 1;
 }
 
 attn_status attn_explain(const attn_op *op, int64_t B, int64_t Lq, int64_t Lk, const void *q,
@@ -81,8 +78,7 @@ attn_status attn_explain(const attn_op *op, int64_t B, int64_t Lq, int64_t Lk, c
     struct text t = {.at = text, .cap = cap};
     REQUIRE(text || cap == 0, ATTN_EINVAL);
     attn_status status = attn_i_check_run(op, B, Lq, Lk, q, k, v, out, args, &job, &t);
-    if (status == ATTN_OK)
-        status = explain(&job, &t);
+    if (status == ATTN_OK) status = explain(&job, &t);
     finish(&t, needed);
     return status;
 }

@@ -14,9 +14,9 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define TRY(expr)                        \
-    do {                                 \
-        attn_status try_ = (expr);       \
+#define TRY(expr)                         \
+    do {                                  \
+        attn_status try_ = (expr);        \
         if (try_ != ATTN_OK) return try_; \
     } while (0)
 
@@ -51,7 +51,8 @@ struct scratch_list {
     struct scratch *_Atomic head;
 };
 
-struct scratch *attn_i_scratch_take(struct scratch_list *list, size_t bytes); /* NULL: no memory */
+struct scratch *attn_i_scratch_take(struct scratch_list *list,
+                                    size_t bytes); /* NULL: no memory */
 void attn_i_scratch_put(struct scratch *block);
 void attn_i_scratch_trim(struct scratch_list *list);
 void attn_i_scratch_destroy(struct scratch_list *list);
@@ -65,7 +66,7 @@ struct carver {
     size_t used;
 };
 void *attn_i_carve(struct carver *c, int64_t count, size_t element); /* NULL when counting */
-void *attn_i_align(void *p); /* up to WORKSPACE_ALIGN */
+void *attn_i_align(void *p);                                         /* up to WORKSPACE_ALIGN */
 
 /* -------------------------------------------------------------- handles */
 
@@ -134,7 +135,6 @@ extern const attn_args attn_i_no_args; /* what NULL means */
 const struct kernels *attn_i_kernels(int32_t mask);
 /* The CPUs that this process may use, at least 1. */
 int32_t attn_i_cpu_count(void);
-
 
 /* fn(context, worker, task) for every task in [0, n_tasks) on at most n_threads threads, the
    caller's among them as worker 0; worker < n_threads. Returns when all are done. */

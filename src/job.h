@@ -47,7 +47,8 @@ struct item attn_i_item(const struct job *job, int64_t b);
 /* The keys that query i may see, by the rules that are intervals. */
 struct span attn_i_row_span(const struct job *job, const struct item *it, int64_t i);
 /* The union over queries [i0, i1), i0 < i1. */
-struct span attn_i_rows_span(const struct job *job, const struct item *it, int64_t i0, int64_t i1);
+struct span attn_i_rows_span(const struct job *job, const struct item *it, int64_t i0,
+                             int64_t i1);
 /* Does this query see this key? By every rule. */
 bool attn_i_visible(const struct job *job, const struct item *it, int64_t b, int64_t h, int64_t i,
                     int64_t j);
@@ -62,7 +63,8 @@ struct strip {
 };
 
 /* Which keys of a strip do its rows see? SOME is always a correct answer. */
-enum sight attn_i_strip_sight(const struct job *job, const struct item *it, const struct strip *t);
+enum sight attn_i_strip_sight(const struct job *job, const struct item *it,
+                              const struct strip *t);
 /* All rules on the scores of a strip. Unless it SEES_ALL, fills columns with what each row may
    see; a key inside that is hidden all the same has score -inf. */
 void attn_i_apply_rules(const struct job *job, const struct item *it, const struct strip *t,
@@ -81,15 +83,15 @@ struct cut {
 };
 
 struct plan {
-    struct cut many, few;   /* for items of many queries, and of few */
-    int64_t heads;          /* heads of a block: G, or 1 when heads are averaged */
-    int64_t columns;        /* kv heads, or 1 when a unit walks over all heads to average them */
-    int64_t n_blocks;       /* units per (item, column); of packed queries the sum over all items */
+    struct cut many, few; /* for items of many queries, and of few */
+    int64_t heads;        /* heads of a block: G, or 1 when heads are averaged */
+    int64_t columns;      /* kv heads, or 1 when a unit walks over all heads to average them */
+    int64_t n_blocks;     /* units per (item, column); of packed queries the sum over all items */
     int64_t n_units, n_tasks;
     int32_t n_threads;
-    bool small_products;    /* every product takes BLAS's small-matrix path */
-    size_t thread_bytes;    /* scratch of one thread */
-    size_t shared_bytes;    /* partial results of all units */
+    bool small_products; /* every product takes BLAS's small-matrix path */
+    size_t thread_bytes; /* scratch of one thread */
+    size_t shared_bytes; /* partial results of all units */
 };
 
 /* The cut for an item of Lq queries. */
@@ -144,9 +146,9 @@ struct block {
     const struct cut *cut;
     struct item item;
     int64_t b, hk, h0, heads;
-    int64_t n_strips;        /* of the item */
+    int64_t n_strips; /* of the item */
     int64_t s0, s1, i0, nq;
-    struct span keys;        /* the part; strips look at their own span of it */
+    struct span keys; /* the part; strips look at their own span of it */
     bool first_part;
     float *o;                /* unnormalized output, of head h0 and query i0 */
     int64_t o_head, o_row;   /* its strides */

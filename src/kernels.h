@@ -13,26 +13,26 @@
 /* A tile of scores and the running statistics of its rows: kernels->softmax_rows. */
 struct softmax_rows {
     int64_t rows, cols;
-    float *s;                   /* [rows][lds]: in, scores; out, exp(s - max) */
-    int64_t lds;                /* a multiple of LANES_MAX; s is aligned to 64 */
-    const int32_t (*sight)[2];  /* per row, the columns [lo, hi) it sees; NULL: all */
-    float *m, *l;               /* per row: running maximum and sum */
-    float *o;                   /* [rows][ldo]: rescaled where a maximum grew; NULL: none yet */
+    float *s;                  /* [rows][lds]: in, scores; out, exp(s - max) */
+    int64_t lds;               /* a multiple of LANES_MAX; s is aligned to 64 */
+    const int32_t (*sight)[2]; /* per row, the columns [lo, hi) it sees; NULL: all */
+    float *m, *l;              /* per row: running maximum and sum */
+    float *o;                  /* [rows][ldo]: rescaled where a maximum grew; NULL: none yet */
     int64_t ldo, Dv;
 };
 
 /* Products of a few rows with many keys, by vectors: kernels->dot_rows, add_rows. */
 struct few_rows {
     int64_t rows, keys, D;
-    const float *const *q;      /* dot_rows: rows pointers to D floats */
-    float *const *o;            /* add_rows: rows pointers to D floats */
-    const float *x;             /* keys (or values): [keys][ldx] */
+    const float *const *q; /* dot_rows: rows pointers to D floats */
+    float *const *o;       /* add_rows: rows pointers to D floats */
+    const float *x;        /* keys (or values): [keys][ldx] */
     int64_t ldx;
-    const float *next;          /* what is read after this: prefetched with stride ld_next */
+    const float *next; /* what is read after this: prefetched with stride ld_next */
     int64_t ld_next, D_next;
-    float scale;                /* dot_rows: s = scale * (q . k) */
-    bool first;                 /* add_rows: o = p v, not o += p v */
-    float *s;                   /* [rows][lds]: scores or weights */
+    float scale; /* dot_rows: s = scale * (q . k) */
+    bool first;  /* add_rows: o = p v, not o += p v */
+    float *s;    /* [rows][lds]: scores or weights */
     int64_t lds;
 };
 
@@ -54,7 +54,8 @@ struct kernels {
     /* masks along a row of keys; stride in elements. -inf in add means "not" */
     void (*mask_add_row)(int64_t n, float *s, const float *mask, int64_t stride);
     void (*mask_bool_row)(int64_t n, float *s, const uint8_t *mask, int64_t stride);
-    void (*segment_row)(int64_t n, float *s, const int32_t *ids, int32_t id); /* keep where equal */
+    void (*segment_row)(int64_t n, float *s, const int32_t *ids,
+                        int32_t id); /* keep where equal */
     /* s[j] -= slope * |at - j| */
     void (*alibi_row)(int64_t n, float *s, float slope, float at);
     /* how many of n elements are nonzero, or equal to id */

@@ -20,8 +20,8 @@ attn_status attn_layer_create(attn_layer **layer, const attn_op *op, int64_t E_q
     REQUIRE(E_q <= INT32_MAX && E_kv <= INT32_MAX && E_out <= INT32_MAX, ATTN_EOVERFLOW);
     REQUIRE(op->Dk <= INT32_MAX / op->Hq && op->Dv <= INT32_MAX / op->Hq, ATTN_EOVERFLOW);
     int64_t widest = max64(max64(op->Dk, op->Dv) * op->Hq, E_out) + LANES_MAX;
-    REQUIRE(widest <= PTRDIFF_MAX / (int64_t)sizeof(float) /
-                          max64(max64(E_q, E_kv), op->Hq * op->Dv),
+    REQUIRE(widest <=
+                PTRDIFF_MAX / (int64_t)sizeof(float) / max64(max64(E_q, E_kv), op->Hq * op->Dv),
             ATTN_EOVERFLOW);
     attn_layer *made = calloc(1, sizeof *made);
     REQUIRE(made, ATTN_ENOMEM);
@@ -39,15 +39,14 @@ attn_status attn_layer_create(attn_layer **layer, const attn_op *op, int64_t E_q
 
 void attn_layer_destroy(attn_layer *layer)
 {
-    if (!layer)
-        return;
+    if (!layer) return;
     for (int i = 0; i < 4; i++) attn_i_matrix_clear(&layer->w[i]);
     attn_i_scratch_destroy(&layer->op.scratch);
     free(layer);
 }
 
-attn_status attn_layer_set_weights(attn_layer *layer, int32_t which, int32_t flags, const float *w,
-                                   int64_t ld, const float *bias)
+attn_status attn_layer_set_weights(attn_layer *layer, int32_t which, int32_t flags,
+                                   const float *w, int64_t ld, const float *bias)
 {
     REQUIRE(layer && which >= ATTN_W_Q && which <= ATTN_W_O, ATTN_EINVAL);
     REQUIRE((flags & ~(ATTN_IN_OUT | ATTN_OUT_IN | ATTN_W_BORROW)) == 0, ATTN_EINVAL);
@@ -82,13 +81,11 @@ attn_status attn_layer_project(const attn_layer *layer, int32_t which, int64_t B
     struct projecting p = {&layer->op, B, L, w->E, x, {{.w = w}}, 1, NULL, 0, 0};
     const int64_t sizes[4] = {B, w->H, L, w->D};
     TRY(attn_i_check_project(sizes, w->E, x, y, y_strides, &p.to[0].y));
-    if (B == 0 || L == 0)
-        return ATTN_OK;
+    if (B == 0 || L == 0) return ATTN_OK;
     p.tile_floats = tile_floats(layer);
-    struct scratch *block =
-        attn_i_scratch_take(attn_i_scratch_of(&layer->op),
-                            ((size_t)layer->op.threads * p.tile_floats) * sizeof(float) +
-                                WORKSPACE_ALIGN);
+    struct scratch *block = attn_i_scratch_take(
+        attn_i_scratch_of(&layer->op),
+        ((size_t)layer->op.threads * p.tile_floats) * sizeof(float) + WORKSPACE_ALIGN);
     REQUIRE(block, ATTN_ENOMEM);
     p.tiles = attn_i_align(block->memory);
     bool small = attn_i_blas_small_path();
@@ -131,8 +128,7 @@ static attn_status workspace_bytes(const attn_layer *layer, const struct job *jo
     size_t attention = 0;
     struct carver c = {0};
     struct memory m;
-    if (job->B > 0 && job->Lq > 0)
-        TRY(attn_i_workspace(job, &attention));
+    if (job->B > 0 && job->Lq > 0) TRY(attn_i_workspace(job, &attention));
     carve(layer, job, attention, &c, &m);
     REQUIRE(c.used < WORKSPACE_TOO_LARGE, ATTN_EOVERFLOW);
     *bytes = c.used;
@@ -177,8 +173,7 @@ static void project_inputs(const attn_layer *layer, const struct job *job, const
         p.to[2] = v;
     }
     attn_i_project(&p);
-    if (self || job->Lk == 0)
-        return;
+    if (self || job->Lk == 0) return;
     p.B = items_k(job);
     p.L = job->Lk;
     p.E = layer->E_kv;
@@ -222,8 +217,7 @@ static void run_in(const attn_layer *layer, struct job *job, const struct plan *
     attn_i_blas_enter(small);
     project_inputs(layer, job, x_q, x_kv, &m);
     attn_i_run_in(job, plan, m.attention);
-    if (layer->w[ATTN_W_O].panels)
-        project_output(layer, job, &m, out);
+    if (layer->w[ATTN_W_O].panels) project_output(layer, job, &m, out);
     attn_i_blas_leave(small);
 }
 
@@ -243,16 +237,14 @@ attn_status attn_layer_run(const attn_layer *layer, int64_t B, int64_t Lq, int64
     struct job job;
     struct plan plan;
     TRY(check_run(layer, Lq, Lk, x_kv));
-    if (!x_kv)
-        x_kv = x_q;
+    if (!x_kv) x_kv = x_q;
     const int64_t widths[3] = {layer->E_q, layer->E_kv, layer->E_out};
     TRY(attn_i_check_sizes(&layer->op, B, Lq, Lk, args, &job, NULL));
     TRY(attn_i_check_layer(&job, widths, x_q, x_kv, out));
     size_t needed;
     TRY(workspace_bytes(layer, &job, &needed));
     REQUIRE(!job.args->workspace || job.args->workspace_bytes >= needed, ATTN_EINVAL);
-    if (B == 0 || Lq == 0)
-        return ATTN_OK;
+    if (B == 0 || Lq == 0) return ATTN_OK;
     TRY(attn_i_plan(&job, &plan));
     size_t attention = attn_i_plan_bytes(&plan);
     if (job.args->workspace) {

@@ -50,7 +50,10 @@ static bool small_shape(const struct job *job, int64_t *rows, int64_t *keys)
     return *keys >= TILE_KEYS_MIN;
 }
 
-static int64_t forced(int64_t by_test, int64_t by_plan) { return by_test > 0 ? by_test : by_plan; }
+static int64_t forced(int64_t by_test, int64_t by_plan)
+{
+    return by_test > 0 ? by_test : by_plan;
+}
 
 /* Largest strips and tiles of the tile path for this op. */
 static struct cut tile_shape(const struct job *job)
@@ -58,8 +61,7 @@ static struct cut tile_shape(const struct job *job)
     const struct tiles *t = &job->op->tiles;
     int64_t rows, keys;
     bool small = small_shape(job, &rows, &keys) && attn_i_blas_small_path();
-    if (t->path)
-        small = t->path == PATH_TILES;
+    if (t->path) small = t->path == PATH_TILES;
     if (!small) {
         rows = is_causal(job) ? STRIP_ROWS_NT_CAUSAL : STRIP_ROWS_NT;
         keys = TILE_KEYS;
@@ -117,8 +119,7 @@ static struct cut cut_few(const struct job *job, int64_t Lq, int64_t Lk)
 static bool takes_few(const struct job *job, int64_t Lq)
 {
     int32_t path = job->op->tiles.path;
-    if (path)
-        return path == PATH_DECODE;
+    if (path) return path == PATH_DECODE;
     return Lq == 1 || Lq * (job->op->Hq / job->op->Hk) <= DECODE_ROWS;
 }
 
@@ -183,8 +184,7 @@ static void carve_slots(const struct job *job, int64_t slots, int64_t rows, stru
     shared->m = attn_i_carve(c, slots * rows, sizeof(float));
     shared->l = attn_i_carve(c, slots * rows, sizeof(float));
     shared->left = attn_i_carve(c, slots, sizeof(int32_t));
-    shared->first_block =
-        attn_i_carve(c, job->args->offsets_q ? job->B + 1 : 0, sizeof(int64_t));
+    shared->first_block = attn_i_carve(c, job->args->offsets_q ? job->B + 1 : 0, sizeof(int64_t));
 }
 
 void attn_i_carve_shared(const struct job *job, const struct plan *plan, struct carver *c,
@@ -218,8 +218,7 @@ static double work_ns(const struct job *job)
     double keys = (double)job->Lk;
     if (op->left >= 0 && (op->right >= 0 || is_causal(job)))
         keys = fmin(keys, (double)op->left + (double)max64(op->right, 0) + 1.0);
-    if (op->chunk > 0)
-        keys = fmin(keys, (double)op->chunk);
+    if (op->chunk > 0) keys = fmin(keys, (double)op->chunk);
     double B = (double)job->B, size = (double)(op->Dk + op->Dv);
     double queries = args->offsets_q ? (double)job->Lq : B * (double)job->Lq;
     if (args->offsets_k) /* as if all sequences were of one length */
@@ -233,8 +232,7 @@ static int32_t count_threads(const struct job *job, const struct plan *plan)
 {
     double worth = work_ns(job) / THREAD_WORTH_NS;
     int64_t n = min64(job->op->threads, plan->n_tasks);
-    if (worth < (double)n)
-        n = (int64_t)worth;
+    if (worth < (double)n) n = (int64_t)worth;
     return (int32_t)max64(n, 1);
 }
 
@@ -264,8 +262,7 @@ static struct lengths measure_items(const struct job *job)
 int64_t attn_i_item_blocks(const struct job *job, const struct plan *plan, int64_t Lq)
 {
     const struct cut *cut = attn_i_cut(job, plan, Lq);
-    if (Lq == 0)
-        return 0;
+    if (Lq == 0) return 0;
     return cut->path == PATH_DECODE ? 1
                                     : ceil_div(ceil_div(Lq, cut->strip_rows), cut->block_strips);
 }
@@ -292,8 +289,7 @@ attn_status attn_i_plan(const struct job *job, struct plan *plan)
     p.small_products = true;
     if (most.Lq_many > 0) {
         p.many = cut_many(job, p.heads, most.Lq_many);
-        if (mean)
-            p.many.block_strips = 1;
+        if (mean) p.many.block_strips = 1;
         bool raw = args->scores[ATTN_STAGE_RAW] || args->scores[ATTN_STAGE_CAPPED];
         p.small_products = p.many.path == PATH_TILES && !raw;
         p.thread_bytes = cut_bytes(job, &p.many, p.heads);

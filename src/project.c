@@ -11,14 +11,14 @@
  * A task is a block of rows of x with one panel; the product lands in a tile of
  * the thread's own, and the bias is added on its way to y, wherever that lies.
  */
-#include "blas.h"
 #include "project.h"
+#include "blas.h"
 
 #include <stdlib.h>
 
 #define PANEL_WIDTH 64
 #define PANEL_DEPTH 384
-#define PANEL_ROWS 60     /* rows of x in one product, at most */
+#define PANEL_ROWS 60      /* rows of x in one product, at most */
 #define PANEL_WIDTH_NT 256 /* without the small-matrix path */
 #define PANEL_ROWS_NT 240
 #define TASK_ROWS 240
@@ -78,8 +78,7 @@ attn_status attn_i_matrix_set(struct matrix *w, const float *from, int64_t by_k,
         return ATTN_ENOMEM;
     }
     copy_panels(w, panels, from, by_k, by_n);
-    if (copy)
-        memcpy(copy, bias, (size_t)w->N * sizeof *copy);
+    if (copy) memcpy(copy, bias, (size_t)w->N * sizeof *copy);
     attn_i_matrix_clear(w);
     w->panels = panels;
     w->bias = copy;
@@ -99,10 +98,9 @@ static void store_tile(const struct projecting *p, const struct projection *to, 
         int64_t b = r / p->L, l = r % p->L, nr = min64(p->L - l, r0 + rows - r);
         for (int64_t n = n0; n < n0 + cols;) {
             int64_t h = n / w->D, d = n % w->D, nc = min64(w->D - d, n0 + cols - n);
-            p->op->kernels->add_bias(nr, nc, tile + (r - r0) * ld + (n - n0), ld,
-                                     w->bias ? w->bias + n : NULL,
-                                     to->y.data + b * to->y.sb + h * to->y.sh + l * to->y.sl + d,
-                                     to->y.sl);
+            p->op->kernels->add_bias(
+                nr, nc, tile + (r - r0) * ld + (n - n0), ld, w->bias ? w->bias + n : NULL,
+                to->y.data + b * to->y.sb + h * to->y.sh + l * to->y.sl + d, to->y.sl);
             n += nc;
         }
         r += nr;

@@ -6,12 +6,12 @@
 #include "job.h"
 
 struct matrix {
-    int64_t E, N;           /* y (.., N) = x (.., E) W */
-    int64_t H, D;           /* N = H * D */
-    int64_t width, depth;   /* of a panel and of its pieces */
-    int64_t rows;           /* of x in one product */
-    float *panels;          /* NULL: not set. Panel n0 at n0 * E, its piece k0 at k0 * its width */
-    float *bias;            /* N, or NULL */
+    int64_t E, N;         /* y (.., N) = x (.., E) W */
+    int64_t H, D;         /* N = H * D */
+    int64_t width, depth; /* of a panel and of its pieces */
+    int64_t rows;         /* of x in one product */
+    float *panels;        /* NULL: not set. Panel n0 at n0 * E, its piece k0 at k0 * its width */
+    float *bias;          /* N, or NULL */
 };
 
 /* An empty matrix (E, H * D), shaped for the BLAS core in use. */

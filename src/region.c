@@ -7,15 +7,13 @@
 
 void attn_i_say(struct text *text, const char *format, ...)
 {
-    if (!text)
-        return;
+    if (!text) return;
     va_list list;
     va_start(list, format);
     size_t room = text->used < text->cap ? text->cap - text->used : 0;
     int n = vsnprintf(room ? text->at + text->used : NULL, room, format, list);
     va_end(list);
-    if (n > 0)
-        text->used += (size_t)n;
+    if (n > 0) text->used += (size_t)n;
 }
 
 attn_status attn_i_region_extent(struct region *r, struct text *why)
@@ -23,8 +21,7 @@ attn_status attn_i_region_extent(struct region *r, struct text *why)
     r->lo = 0;
     r->hi = 0;
     for (int a = 0; a < 4; a++)
-        if (r->len[a] == 0)
-            return ATTN_OK; /* no element */
+        if (r->len[a] == 0) return ATTN_OK; /* no element */
     for (int a = 0; a < 4; a++) {
         int64_t reach, *end = r->stride[a] < 0 ? &r->lo : &r->hi;
         if (r->len[a] > 1 && (__builtin_mul_overflow(r->len[a] - 1, r->stride[a], &reach) ||
@@ -53,10 +50,8 @@ static int64_t inner_extent(const struct region *r, int64_t period)
 {
     int64_t extent = 1;
     for (int a = 0; a < 4; a++) {
-        if (r->len[a] <= 1 || r->stride[a] % period == 0)
-            continue;
-        if (r->stride[a] < 0 || r->stride[a] > period)
-            return -1;
+        if (r->len[a] <= 1 || r->stride[a] % period == 0) continue;
+        if (r->stride[a] < 0 || r->stride[a] > period) return -1;
         extent += (r->len[a] - 1) * r->stride[a];
     }
     return extent;
@@ -69,14 +64,11 @@ static bool interleave(const struct region *a, const struct region *b)
     intptr_t bytes = b->at - a->at;
     for (int axis = 0; axis < 3; axis++) {
         int64_t period = a->stride[axis];
-        if (a->len[axis] <= 1 || period <= 0 || bytes % (intptr_t)sizeof(float))
-            continue;
+        if (a->len[axis] <= 1 || period <= 0 || bytes % (intptr_t)sizeof(float)) continue;
         int64_t ea = inner_extent(a, period), eb = inner_extent(b, period);
         int64_t shift = bytes / (intptr_t)sizeof(float) % period;
-        if (shift < 0)
-            shift += period;
-        if (ea >= 0 && eb >= 0 && shift >= ea && shift + eb <= period)
-            return true;
+        if (shift < 0) shift += period;
+        if (ea >= 0 && eb >= 0 && shift >= ea && shift + eb <= period) return true;
     }
     return false;
 }
@@ -99,10 +91,8 @@ static bool overlaps_itself(const struct region *r)
                              (r->stride[a] == r->stride[next] && r->len[a] < r->len[next])))
                 next = a;
         done[next] = true;
-        if (r->len[next] <= 1)
-            continue;
-        if (r->stride[next] < extent)
-            return true;
+        if (r->len[next] <= 1) continue;
+        if (r->stride[next] < extent) return true;
         extent += (r->len[next] - 1) * r->stride[next];
     }
     return false;
@@ -111,8 +101,7 @@ static bool overlaps_itself(const struct region *r)
 attn_status attn_i_region_check(struct region *r, bool output, struct text *why)
 {
     if (r->len[0] > 0 && r->len[2] > 0) {
-        if (!r->at)
-            FAIL(ATTN_EINVAL, "%s is NULL", r->name);
+        if (!r->at) FAIL(ATTN_EINVAL, "%s is NULL", r->name);
         if ((uintptr_t)r->at % sizeof(float))
             FAIL(ATTN_EINVAL, "%s is not aligned to 4 bytes", r->name);
     }
@@ -126,11 +115,9 @@ attn_status attn_i_region_check(struct region *r, bool output, struct text *why)
         FAIL(ATTN_EOVERFLOW, "the L stride of %s, %lld, exceeds BLAS's integer", r->name,
              LL(r->stride[2]));
     r->stride[3] = 1;
-    if (r->len[2] <= 1)
-        r->stride[2] = r->len[3];
+    if (r->len[2] <= 1) r->stride[2] = r->len[3];
     for (int a = 0; a < 2; a++)
-        if (r->len[a] <= 1)
-            r->stride[a] = 0;
+        if (r->len[a] <= 1) r->stride[a] = 0;
     TRY(attn_i_region_extent(r, why));
     if (output && r->hi > 0 && overlaps_itself(r))
         FAIL(ATTN_EINVAL, "%s overlaps itself: its strides do not nest", r->name);

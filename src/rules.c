@@ -13,8 +13,7 @@
 static int64_t add_sat(int64_t a, int64_t b)
 {
     int64_t sum;
-    if (__builtin_add_overflow(a, b, &sum))
-        return a < 0 ? INT64_MIN : INT64_MAX;
+    if (__builtin_add_overflow(a, b, &sum)) return a < 0 ? INT64_MIN : INT64_MAX;
     return sum;
 }
 
@@ -30,19 +29,15 @@ struct item attn_i_item(const struct job *job, int64_t b)
         it.k0 = args->offsets_k[b];
         it.end = args->offsets_k[b + 1] - it.k0;
     }
-    if (args->key_begin)
-        it.begin = args->key_begin[b];
-    if (args->key_end)
-        it.end = args->key_end[b];
+    if (args->key_begin) it.begin = args->key_begin[b];
+    if (args->key_end) it.end = args->key_end[b];
     if (args->positions)
         it.off = args->positions[b];
     else if (job->op->causal != ATTN_CAUSAL_TOP_LEFT)
         it.off = it.end - it.Lq;
     it.range_end = it.end; /* a mask shorter than the keys hides the rest, and moves no index */
-    if (args->mask_bool.data)
-        it.end = min64(it.end, args->mask_bool.dims[3]);
-    if (args->mask_add.data)
-        it.end = min64(it.end, args->mask_add.dims[3]);
+    if (args->mask_bool.data) it.end = min64(it.end, args->mask_bool.dims[3]);
+    if (args->mask_add.data) it.end = min64(it.end, args->mask_add.dims[3]);
     return it;
 }
 
@@ -58,12 +53,9 @@ struct span attn_i_row_span(const struct job *job, const struct item *it, int64_
     const attn_op *op = job->op;
     struct span keys = {it->begin, it->end};
     int64_t at = add_sat(i, it->off);
-    if (op->causal != ATTN_CAUSAL_NONE)
-        keys.hi = min64(keys.hi, add_sat(at, 1));
-    if (op->left >= 0)
-        keys.lo = max64(keys.lo, add_sat(at, -op->left));
-    if (op->right >= 0)
-        keys.hi = min64(keys.hi, add_sat(add_sat(at, op->right), 1));
+    if (op->causal != ATTN_CAUSAL_NONE) keys.hi = min64(keys.hi, add_sat(at, 1));
+    if (op->left >= 0) keys.lo = max64(keys.lo, add_sat(at, -op->left));
+    if (op->right >= 0) keys.hi = min64(keys.hi, add_sat(add_sat(at, op->right), 1));
     if (op->chunk > 0) {
         int64_t start = chunk_start(at, op->chunk);
         keys.lo = max64(keys.lo, start);
@@ -113,10 +105,8 @@ bool attn_i_visible(const struct job *job, const struct item *it, int64_t b, int
 {
     const attn_args *args = job->args;
     struct span keys = attn_i_row_span(job, it, i);
-    if (j < keys.lo || j >= keys.hi)
-        return false;
-    if (args->mask_bool.data && !*bool_at(job, b, h, i, j))
-        return false;
+    if (j < keys.lo || j >= keys.hi) return false;
+    if (args->mask_bool.data && !*bool_at(job, b, h, i, j)) return false;
     if (args->segments_q && *key_segments(job, it, b, j) != query_segment(job, it, b, i))
         return false;
     return !args->mask_add.data || *add_at(job, b, h, i, j) != -INFINITY;
@@ -130,8 +120,7 @@ static struct span row_columns(const struct job *job, const struct item *it,
 {
     struct span tile = {t->j0, t->j0 + t->cols};
     struct span keys = span_and(attn_i_row_span(job, it, t->i0 + r), tile);
-    if (keys.lo >= keys.hi)
-        return (struct span){0, 0};
+    if (keys.lo >= keys.hi) return (struct span){0, 0};
     return (struct span){keys.lo - t->j0, keys.hi - t->j0};
 }
 
@@ -140,8 +129,7 @@ static int64_t count_bool(const struct job *job, const struct strip *t, int64_t 
     const struct mask *m = &job->args->mask_bool;
     const uint8_t *row = bool_at(job, t->b, t->h, t->i0 + r, t->j0 + c.lo);
     int64_t n = c.hi - c.lo, count = 0;
-    if (m->strides[3] == 1)
-        return job->op->kernels->count_nonzero(n, row);
+    if (m->strides[3] == 1) return job->op->kernels->count_nonzero(n, row);
     for (int64_t j = 0; j < n; j++) count += row[j * m->strides[3]] != 0;
     return count;
 }
@@ -153,8 +141,7 @@ static int64_t count_row(const struct job *job, const struct item *it, const str
 {
     struct span c = row_columns(job, it, t, r);
     int64_t least = c.hi - c.lo;
-    if (least > 0 && job->args->mask_bool.data)
-        least = min64(least, count_bool(job, t, r, c));
+    if (least > 0 && job->args->mask_bool.data) least = min64(least, count_bool(job, t, r, c));
     if (least > 0 && job->args->segments_q)
         least = min64(least, job->op->kernels->count_equal(
                                  c.hi - c.lo, key_segments(job, it, t->b, t->j0 + c.lo),
@@ -195,12 +182,10 @@ static void apply_row(const struct job *job, const struct item *it, const struct
     const struct kernels *kn = job->op->kernels;
     int64_t i = t->i0 + r, j = t->j0 + c.lo, n = c.hi - c.lo;
     float *s = t->s + r * t->lds + c.lo;
-    if (args->slopes)
-        kn->alibi_row(n, s, args->slopes[t->h], distance(it, i, j));
+    if (args->slopes) kn->alibi_row(n, s, args->slopes[t->h], distance(it, i, j));
     if (args->mask_add.data)
         kn->mask_add_row(n, s, add_at(job, t->b, t->h, i, j), args->mask_add.strides[3]);
-    if (t->sight == SEES_ALL)
-        return;
+    if (t->sight == SEES_ALL) return;
     if (args->mask_bool.data)
         kn->mask_bool_row(n, s, bool_at(job, t->b, t->h, i, j), args->mask_bool.strides[3]);
     if (args->segments_q)
@@ -215,11 +200,9 @@ void attn_i_apply_rules(const struct job *job, const struct item *it, const stru
         float *s = t->s + r * t->lds;
         if (op->scale == 0.0f) /* the product was made with 1: BLAS skips it for 0, NaN and all */
             op->kernels->scale_row(t->cols, s, 0.0f);
-        if (op->softcap > 0.0f)
-            op->kernels->softcap_row(t->cols, s, op->softcap);
+        if (op->softcap > 0.0f) op->kernels->softcap_row(t->cols, s, op->softcap);
     }
-    if (t->sight == SEES_ALL && !job->args->slopes)
-        return;
+    if (t->sight == SEES_ALL && !job->args->slopes) return;
     for (int64_t r = 0; r < t->rows; r++) {
         struct span c = row_columns(job, it, t, r);
         apply_row(job, it, t, r, c);

@@ -67,8 +67,8 @@ static struct block block_of(const struct run *run, const struct cut *cut, const
         .scratch = scratch,
     };
     blk.nq = strip_start(it->Lq, n_strips, s1) - blk.i0;
-    blk.o = job->out.data + u.b * job->out.sb + u.h0 * job->out.sh +
-            (it->q0 + blk.i0) * job->out.sl;
+    blk.o =
+        job->out.data + u.b * job->out.sb + u.h0 * job->out.sh + (it->q0 + blk.i0) * job->out.sl;
     point_at_scores(&blk);
     return blk;
 }
@@ -88,8 +88,7 @@ static void attend_part(const struct run *run, const struct block *whole, int64_
     int64_t begin = blk.item.begin + part * (cut->n_parts > 1 ? cut->part_keys : 0);
     blk.first_part = part == 0;
     blk.keys.lo = min64(begin, blk.item.end);
-    blk.keys.hi =
-        cut->n_parts > 1 ? min64(begin + cut->part_keys, blk.item.end) : blk.item.end;
+    blk.keys.hi = cut->n_parts > 1 ? min64(begin + cut->part_keys, blk.item.end) : blk.item.end;
     if (cut->n_parts > 1) {
         int64_t slot = slot_rows(run, unit, part), Dv = run->job->op->Dv;
         blk.o = run->shared.o + slot * Dv;
@@ -155,8 +154,7 @@ static void finish_scores(const struct block *blk, int64_t g, int64_t i)
     bool none = keys.lo >= keys.hi;
     int64_t lo = none ? 0 : keys.lo, hi = none ? 0 : keys.hi;
     for (int s = 0; s < N_STAGES; s++) {
-        if (!blk->scores[s])
-            continue;
+        if (!blk->scores[s]) continue;
         float *row = blk->scores[s] + at;
         if (s == ATTN_STAGE_WEIGHTS) {
             job->op->kernels->weights_row(hi - lo, row + lo, blk->m[r], blk->l[r]);
@@ -178,8 +176,7 @@ static void finish_mean(const struct block *blk)
     const struct job *job = blk->job;
     int64_t Lk = job->Lk, Hq = job->op->Hq;
     for (int s = 0; s < N_STAGES; s++) {
-        if (!blk->scores[s] || !(job->args->score_flags[s] & ATTN_MEAN_HEADS))
-            continue;
+        if (!blk->scores[s] || !(job->args->score_flags[s] & ATTN_MEAN_HEADS)) continue;
         float *to = job->args->scores[s] + (blk->b * job->Lq + blk->i0) * Lk;
         const float *from = blk->scores[s];
         for (int64_t x = 0; x < blk->nq * Lk; x++) {
@@ -194,8 +191,7 @@ static void finish_mean(const struct block *blk)
 static void add_sink(int64_t rows, const float *m, float *l, float sink)
 {
     for (int64_t i = 0; i < rows; i++)
-        if (l[i] != 0.0f)
-            l[i] += expf(sink - m[i]);
+        if (l[i] != 0.0f) l[i] += expf(sink - m[i]);
 }
 
 static void store_lse(const struct block *blk, int64_t g, const float *m, const float *l)
@@ -203,8 +199,7 @@ static void store_lse(const struct block *blk, int64_t g, const float *m, const 
     const struct job *job = blk->job;
     int64_t item = job->args->offsets_q ? 0 : blk->b * job->op->Hq; /* packed: (Hq, total) */
     float *lse = job->args->lse + (item + blk->h0 + g) * job->Lq + blk->item.q0 + blk->i0;
-    for (int64_t i = 0; i < blk->nq; i++)
-        lse[i] = l[i] == 0.0f ? -INFINITY : m[i] + logf(l[i]);
+    for (int64_t i = 0; i < blk->nq; i++) lse[i] = l[i] == 0.0f ? -INFINITY : m[i] + logf(l[i]);
 }
 
 static void finish_block(const struct block *blk)
@@ -212,10 +207,8 @@ static void finish_block(const struct block *blk)
     const struct job *job = blk->job;
     for (int64_t g = 0; g < blk->heads; g++) {
         float *m = blk->m + g * blk->nq, *l = blk->l + g * blk->nq;
-        if (job->args->lse)
-            store_lse(blk, g, m, l);
-        if (job->args->sinks)
-            add_sink(blk->nq, m, l, job->args->sinks[blk->h0 + g]);
+        if (job->args->lse) store_lse(blk, g, m, l);
+        if (job->args->sinks) add_sink(blk->nq, m, l, job->args->sinks[blk->h0 + g]);
         job->op->kernels->finish_rows(blk->nq, job->op->Dv, blk->o + g * blk->o_head, blk->o_row,
                                       l);
         for (int64_t i = 0; i < blk->nq; i++) finish_scores(blk, g, i);
@@ -263,10 +256,10 @@ static void run_unit(const struct run *run, struct thread_scratch *scratch, cons
     struct block blk = block_of(run, cut, it, u, scratch);
     for (int64_t p = all ? 0 : part; p < (all ? cut->n_parts : part + 1); p++)
         attend_part(run, &blk, u.index, p);
-    if (!all && atomic_fetch_sub_explicit(run->shared.left + u.index, 1, memory_order_acq_rel) > 1)
+    if (!all &&
+        atomic_fetch_sub_explicit(run->shared.left + u.index, 1, memory_order_acq_rel) > 1)
         return;
-    if (cut->n_parts > 1)
-        merge_parts(run, &blk, u.index);
+    if (cut->n_parts > 1) merge_parts(run, &blk, u.index);
     finish_block(&blk);
 }
 
@@ -305,8 +298,7 @@ void attn_i_run_in(const struct job *job, const struct plan *plan, void *memory)
     if (plan->few.n_parts > 1)
         for (int64_t u = 0; u < plan->n_units; u++)
             atomic_init(run.shared.left + u, (int32_t)plan->few.n_parts);
-    if (job->args->offsets_q)
-        count_blocks(job, plan, run.shared.first_block);
+    if (job->args->offsets_q) count_blocks(job, plan, run.shared.first_block);
     attn_i_blas_enter(plan->small_products);
     attn_i_parallel(plan->n_threads, plan->n_tasks, run_task, &run);
     attn_i_blas_leave(plan->small_products);

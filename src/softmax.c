@@ -36,14 +36,13 @@ INLINE void softmax_row(float *restrict s, int64_t n, float *m, float *l, float 
     if (max > *m) {
         float c = *m == -INFINITY ? 0.0f : vexp(splat(*m - max))[0];
         sum *= c;
-        if (o && *m != -INFINITY)
-            KERNEL(scale_row)(Dv, o, c);
+        if (o && *m != -INFINITY) KERNEL(scale_row)(Dv, o, c);
         *m = max;
     }
     float base = *m == -INFINITY ? 0.0f : *m;
     vf part[4] = {{0}};
-    for (j = 0; j + 4 * W <= n; j += 4 * W)
-        UNROLL for (int i = 0; i < 4; i++) {
+    for (j = 0; j + 4 * W <= n; j += 4 * W) UNROLL for (int i = 0; i < 4; i++)
+        {
             vf e = vexp(load(s + j + i * W) - base);
             store(s + j + i * W, e);
             part[i] += e;
@@ -134,8 +133,7 @@ void KERNEL(exp_row)(int64_t n, float *x)
 {
     int64_t j = 0;
     for (; j + W <= n; j += W) store(x + j, vexp(load(x + j)));
-    if (j < n)
-        store_n(x + j, vexp(load_n(x + j, n - j)), n - j);
+    if (j < n) store_n(x + j, vexp(load_n(x + j, n - j)), n - j);
 }
 
 /*
@@ -163,8 +161,7 @@ void KERNEL(softcap_row)(int64_t n, float *s, float cap)
     float inv = 1.0f / cap;
     int64_t j = 0;
     for (; j + W <= n; j += W) store(s + j, vtanh(load(s + j) * inv) * cap);
-    if (j < n)
-        store_n(s + j, vtanh(load_n(s + j, n - j) * inv) * cap, n - j);
+    if (j < n) store_n(s + j, vtanh(load_n(s + j, n - j) * inv) * cap, n - j);
 }
 
 INLINE vf masked(vf s, vf mask) { return sel(mask == -INFINITY, mask, s + mask); }
@@ -192,8 +189,7 @@ void KERNEL(mask_bool_row)(int64_t n, float *s, const uint8_t *mask, int64_t str
             store(s + j, sel(keep, load(s + j), splat(-INFINITY)));
         }
     for (; j < n; j++)
-        if (!mask[j * stride])
-            s[j] = -INFINITY;
+        if (!mask[j * stride]) s[j] = -INFINITY;
 }
 
 void KERNEL(segment_row)(int64_t n, float *s, const int32_t *ids, int32_t id)
@@ -205,8 +201,7 @@ void KERNEL(segment_row)(int64_t n, float *s, const int32_t *ids, int32_t id)
         store(s + j, sel(x == id, load(s + j), splat(-INFINITY)));
     }
     for (; j < n; j++)
-        if (ids[j] != id)
-            s[j] = -INFINITY;
+        if (ids[j] != id) s[j] = -INFINITY;
 }
 
 void KERNEL(alibi_row)(int64_t n, float *s, float slope, float at)
@@ -259,12 +254,10 @@ bool KERNEL(all_finite)(int64_t rows, int64_t cols, const float *x, int64_t ldx)
         vi bad = {0};
         int64_t c = 0;
         for (; c + W <= cols; c += W) bad |= ((vi)load(x + c) & EXPONENT) == EXPONENT;
-        if (c < cols)
-            bad |= ((vi)load_n(x + c, cols - c) & EXPONENT) == EXPONENT;
+        if (c < cols) bad |= ((vi)load_n(x + c, cols - c) & EXPONENT) == EXPONENT;
         int32_t any = 0;
         UNROLL for (int i = 0; i < W; i++) any |= bad[i];
-        if (any)
-            return false;
+        if (any) return false;
     }
     return true;
 }

@@ -33,8 +33,7 @@ const float *attn_i_queries(const struct block *blk, int64_t g, int64_t i0)
 static void hand_out(const struct block *blk, const struct strip *t, int32_t stage,
                      const int32_t (*columns)[2])
 {
-    if (!blk->scores[stage])
-        return;
+    if (!blk->scores[stage]) return;
     float *to = blk->scores[stage] + (t->h - blk->h0) * blk->scores_head +
                 (t->i0 - blk->i0) * blk->job->Lk + t->j0;
     for (int64_t r = 0; r < t->rows; r++, to += blk->job->Lk) {
@@ -45,8 +44,7 @@ static void hand_out(const struct block *blk, const struct strip *t, int32_t sta
 
 void attn_i_strip_skip(const struct block *blk, const struct strip *t)
 {
-    if (!blk->scores[ATTN_STAGE_MASKED] && !blk->scores[ATTN_STAGE_WEIGHTS])
-        return;
+    if (!blk->scores[ATTN_STAGE_MASKED] && !blk->scores[ATTN_STAGE_WEIGHTS]) return;
     for (int64_t r = 0; r < t->rows; r++)
         for (int64_t j = 0; j < t->cols; j++) t->s[r * t->lds + j] = -INFINITY;
     hand_out(blk, t, ATTN_STAGE_MASKED, NULL);
@@ -111,8 +109,7 @@ void attn_i_strip_repair(const struct block *blk, const struct strip *t,
     for (int64_t j = t->j0; j < t->j0 + t->cols; j++)
         for (int64_t d = 0; d < blk->job->op->Dv; d++) {
             float x = tile->v[(j - tile->j0) * tile->ldv + d];
-            if (!isfinite(x))
-                repair_element(blk, t, j, x, o + d);
+            if (!isfinite(x)) repair_element(blk, t, j, x, o + d);
         }
 }
 
@@ -130,14 +127,10 @@ void attn_i_finish_raw(const struct block *blk)
     for (int64_t g = 0; g < blk->heads; g++)
         for (int64_t i = 0; i < blk->nq; i++) {
             float *raw = attn_i_raw_scores(blk, g, i);
-            if (op->scale == 0.0f)
-                op->kernels->scale_row(n, raw + begin, 0.0f);
-            if (!blk->scores[ATTN_STAGE_CAPPED])
-                continue;
+            if (op->scale == 0.0f) op->kernels->scale_row(n, raw + begin, 0.0f);
+            if (!blk->scores[ATTN_STAGE_CAPPED]) continue;
             float *capped = blk->scores[ATTN_STAGE_CAPPED] + g * blk->scores_head + i * Lk;
-            if (capped != raw)
-                memcpy(capped + begin, raw + begin, (size_t)n * sizeof(float));
-            if (op->softcap > 0.0f)
-                op->kernels->softcap_row(n, capped + begin, op->softcap);
+            if (capped != raw) memcpy(capped + begin, raw + begin, (size_t)n * sizeof(float));
+            if (op->softcap > 0.0f) op->kernels->softcap_row(n, capped + begin, op->softcap);
         }
 }

@@ -24,7 +24,7 @@ struct team {
     void *context;
     int64_t n_tasks;
     _Atomic int64_t next_task;
-    int32_t room;            /* workers that may still join; guarded by the pool's lock */
+    int32_t room; /* workers that may still join; guarded by the pool's lock */
     int32_t joined;
     _Atomic int32_t working; /* workers inside; the last leaves under the lock */
 };
@@ -56,8 +56,7 @@ static void do_tasks(struct team *team, int32_t worker)
 {
     for (;;) {
         int64_t task = atomic_fetch_add_explicit(&team->next_task, 1, memory_order_relaxed);
-        if (task >= team->n_tasks)
-            return;
+        if (task >= team->n_tasks) return;
         team->fn(team->context, worker, task);
     }
 }
@@ -82,13 +81,11 @@ static void *work(void *unused)
             uint32_t seen = atomic_load_explicit(&pool.posts, memory_order_relaxed);
             pthread_mutex_unlock(&pool.lock);
             for (int i = 0; i < SPINS; i++) {
-                if (atomic_load_explicit(&pool.posts, memory_order_relaxed) != seen)
-                    break;
+                if (atomic_load_explicit(&pool.posts, memory_order_relaxed) != seen) break;
                 relax();
             }
             pthread_mutex_lock(&pool.lock);
-            if (!find_team())
-                pthread_cond_wait(&pool.posted, &pool.lock);
+            if (!find_team()) pthread_cond_wait(&pool.posted, &pool.lock);
             continue;
         }
         team->room--;
@@ -109,15 +106,13 @@ static void grow(int32_t n)
 {
     sigset_t all, old;
     pthread_attr_t attr;
-    if (pool.n_workers >= n || pthread_attr_init(&attr) != 0)
-        return;
+    if (pool.n_workers >= n || pthread_attr_init(&attr) != 0) return;
     sigfillset(&all);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     while (pool.n_workers < n) {
         pthread_t thread;
-        if (pthread_create(&thread, &attr, work, NULL) != 0)
-            break;
+        if (pthread_create(&thread, &attr, work, NULL) != 0) break;
         pool.n_workers++;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -144,8 +139,7 @@ static void withdraw(struct team *team)
     *at = team->next;
     pthread_mutex_unlock(&pool.lock);
     for (int i = 0; i < SPINS; i++) {
-        if (atomic_load_explicit(&team->working, memory_order_acquire) == 0)
-            break;
+        if (atomic_load_explicit(&team->working, memory_order_acquire) == 0) break;
         relax();
     }
     /* also when the spin saw 0: the last worker may still be about to broadcast */

@@ -102,12 +102,12 @@ INLINE vf vexp(vf x)
 #define PICK(a, b, s, up) SHUFFLE(a, b, LANES(s, up))
 
 /* One round of the W x W transpose: rows i and i + s exchange half their lanes. */
-#define TRANSPOSE_ROUND(x, s)                                        \
-    UNROLL for (int i = 0; i < W; i++) if (!(i & (s)))               \
-    {                                                                \
-        vf lo_ = (x)[i], hi_ = (x)[i + (s)];                         \
-        (x)[i] = PICK(lo_, hi_, s, 0);                               \
-        (x)[i + (s)] = PICK(lo_, hi_, s, 1);                         \
+#define TRANSPOSE_ROUND(x, s)                          \
+    UNROLL for (int i = 0; i < W; i++) if (!(i & (s))) \
+    {                                                  \
+        vf lo_ = (x)[i], hi_ = (x)[i + (s)];           \
+        (x)[i] = PICK(lo_, hi_, s, 0);                 \
+        (x)[i + (s)] = PICK(lo_, hi_, s, 1);           \
     }
 
 INLINE void transpose_vectors(vf x[W])
@@ -148,13 +148,13 @@ INLINE void transpose_vectors(vf x[W])
 /* Lane l of the result is the sum of all lanes of x[l], each in the same order. */
 INLINE vf sums(vf x[W])
 {
-    UNROLL for (int i = 0; i < W; i += 2)
-        x[i] = SUM_PAIR(x[i], x[i + 1], IN_16(LOW_32), IN_16(HIGH_32));
-    UNROLL for (int i = 0; i < W; i += 4)
-        x[i] = SUM_PAIR(x[i], x[i + 2], IN_16(LOW_64), IN_16(HIGH_64));
+    UNROLL for (int i = 0; i < W; i += 2) x[i] =
+        SUM_PAIR(x[i], x[i + 1], IN_16(LOW_32), IN_16(HIGH_32));
+    UNROLL for (int i = 0; i < W; i += 4) x[i] =
+        SUM_PAIR(x[i], x[i + 2], IN_16(LOW_64), IN_16(HIGH_64));
 #if W >= 8
-    UNROLL for (int i = 0; i < W; i += 8)
-        x[i] = SUM_PAIR(x[i], x[i + 4], EVEN_GROUPS, ODD_GROUPS);
+    UNROLL for (int i = 0; i < W; i += 8) x[i] =
+        SUM_PAIR(x[i], x[i + 4], EVEN_GROUPS, ODD_GROUPS);
 #endif
 #if W >= 16
     x[0] = SUM_PAIR(x[0], x[8], EVEN_GROUPS, ODD_GROUPS);

@@ -28,8 +28,7 @@ static struct scratch *take_idle(struct scratch_list *list, size_t bytes)
 static struct scratch *add_node(struct scratch_list *list)
 {
     struct scratch *b = calloc(1, sizeof *b);
-    if (!b)
-        return NULL;
+    if (!b) return NULL;
     atomic_init(&b->busy, 1);
     atomic_init(&b->bytes, 0);
     b->next = atomic_load_explicit(&list->head, memory_order_relaxed);
@@ -42,18 +41,14 @@ static struct scratch *add_node(struct scratch_list *list)
 struct scratch *attn_i_scratch_take(struct scratch_list *list, size_t bytes)
 {
     struct scratch *b = take_idle(list, bytes);
-    if (b)
-        return b;
+    if (b) return b;
     b = take_idle(list, 0); /* an idle one that is too small grows */
-    if (!b)
-        b = add_node(list);
-    if (!b || b->bytes >= bytes)
-        return b;
+    if (!b) b = add_node(list);
+    if (!b || b->bytes >= bytes) return b;
     free(b->memory);
     b->memory = malloc(bytes);
     b->bytes = b->memory ? bytes : 0;
-    if (b->memory)
-        return b;
+    if (b->memory) return b;
     attn_i_scratch_put(b);
     return NULL;
 }
@@ -96,7 +91,8 @@ void *attn_i_carve(struct carver *c, int64_t count, size_t element)
 {
     size_t bytes, used = c->used;
     if (count < 0 || __builtin_mul_overflow((size_t)count, element, &bytes) ||
-        bytes > WORKSPACE_TOO_LARGE / 2 || used >= WORKSPACE_TOO_LARGE - bytes - WORKSPACE_ALIGN) {
+        bytes > WORKSPACE_TOO_LARGE / 2 ||
+        used >= WORKSPACE_TOO_LARGE - bytes - WORKSPACE_ALIGN) {
         c->used = WORKSPACE_TOO_LARGE;
         return NULL;
     }
