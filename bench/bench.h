@@ -4,9 +4,10 @@
  * impl_fused.c includes <attn.h>, only vector_softmax.c the library's internals.
  *
  *   main.c      axes -> groups of trials -> records
- *   options.c   the command line           models.c   shapes by name
- *   shape.c     pairs, flops, bytes        tensors.c  inputs and outputs
- *   impl_*.c    what is measured           products.c the unfused chain
+ *   options.c, values.c  the command line  models.c   shapes by name
+ *   shape.c     names, flops, bytes        rules.c    who sees whom
+ *   packing.c   lengths of sequences       tensors.c  inputs and outputs
+ *   impl_*.c    what is measured           chain.c    the unfused chain
  *   reference.c float64, and tolerances    verify.c   comparing with it
  *   timing.c    samples (of anything)      stats.c    minimum, median, spread
  *   peaks.c     ceilings of the machine    machine.c  what it is, warnings
@@ -41,12 +42,30 @@ enum {
     STAGE_COUNT
 };
 
+/* How many keys left and right of its own position a query sees; negative: all. */
+struct window {
+    int64_t left, right;
+    char name[48]; /* as on the command line */
+};
+
+struct packing; /* packing.h */
+
 /* A problem. b batch items, q queries, k keys, h query heads, g key/value heads, d the size of a
    query or key head, dv of a value head. */
 struct shape {
     const char *model; /* the preset it came from, or NULL */
     int64_t b, q, k, h, g, d, dv;
     int causal, stage;
+    /* rules that are NULL or 0 are not there */
+    const struct window *window;
+    double softcap;
+    int alibi;
+    const struct packing *packing; /* b sequences of their own lengths; q, k are the means */
+};
+
+/* One item: its lengths, and how many queries and keys the items before it have. */
+struct item {
+    int64_t q, k, q0, k0;
 };
 
 struct impl;
@@ -65,11 +84,13 @@ const char *causal_name(size_t i); /* NULL past the last; so are the other names
 const char *engine_name(size_t i);
 const char *isa_name(size_t i);
 const char *stage_name(size_t i);
+const char *alibi_name(size_t i);
+const char *window_name(const struct shape *s);
+const char *packing_name(const struct shape *s);
 
-/* The keys [*lo, *hi) that query i sees. */
-void shape_sight(const struct shape *s, int64_t i, int64_t *lo, int64_t *hi);
-/* Visible (query, key) pairs of one head of one item. */
-double shape_pairs(const struct shape *s);
+/* Sizes and rules in a line of words, for messages. */
+enum { SHAPE_TEXT = 256 };
+const char *shape_text(const struct shape *s, char text[SHAPE_TEXT]);
 /* Multiplications and additions that the stage needs; 0 for the softmax. */
 double shape_flops(const struct shape *s);
 /* Bytes of K and V that any query sees, each read once; NAN unless decoding. */
@@ -80,12 +101,37 @@ int64_t shape_width(const struct shape *s);
 /* *total += a * b * c floats, in bytes; false when that overflows. */
 bool bytes_add(size_t *total, int64_t a, int64_t b, int64_t c);
 
+/* ------------------------------------------------------------- rules.c */
+
+struct item shape_item(const struct shape *s, int64_t b);
+/* Queries and keys of all items, and of the longest. */
+int64_t shape_all_q(const struct shape *s);
+int64_t shape_all_k(const struct shape *s);
+int64_t shape_longest_q(const struct shape *s);
+int64_t shape_longest_k(const struct shape *s);
+/* Do queries and keys come from the same tokens (in a layer)? */
+bool shape_is_self(const struct shape *s);
+
+/* Where query i of an item stands on the key axis. */
+int64_t shape_position(const struct shape *s, const struct item *it, int64_t i);
+/* The keys [*lo, *hi) that it sees. */
+void shape_sight(const struct shape *s, const struct item *it, int64_t i, int64_t *lo,
+                 int64_t *hi);
+/* ALiBi's slope of a head; 0: none. */
+double shape_slope(const struct shape *s, int64_t h);
+/* Visible (query, key) pairs of one head, of all items. */
+double shape_pairs(const struct shape *s);
+/* Two shapes are the same if both hold. */
+bool shape_same_tensors(const struct shape *a, const struct shape *b);
+bool shape_same_rules(const struct shape *a, const struct shape *b);
+
 /* ----------------------------------------------------------- tensors.c */
 
 /*
  * run, scores, softmax, values: q (b, h, q, d), k (b, g, k, d), v (b, g, k, dv),
- * out (b, h, q, dv).
- * layer: T_Q is x (b, q, E), T_K the other side's x (b, k, E), absent for q == k; out (b, q, E).
+ * out (b, h, q, dv); of packed sequences (token, head, size) all four.
+ * layer: T_Q is x (b, q, E), T_K the other side's x (b, k, E), absent for self-attention; out
+ * (b, q, E). Packed sequences: (token, E), here and below.
  * project: T_Q x (b, q, E), T_K x (b, k, E), T_V the joined heads (b, q, h dv), out the four
  * results one after another. Weights are in (in, out) order.
  */

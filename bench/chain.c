@@ -3,10 +3,12 @@
 #include "chain.h"
 
 #include "blas.h"
+#include "packing.h"
 
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define ALIGN 64
 #define ALIGN_FLOATS 16
@@ -33,7 +35,7 @@ static void cut_for_threads(struct cut *cut, const struct shape *s, int64_t thre
     bool even = cut->n_tasks % threads == 0 || cut->n_tasks >= 4 * threads;
     if (!even && !cut->joined && s->q >= threads * BLOCK_ROWS) {
         cut->blocks = threads;
-        cut->rows = (s->q + threads - 1) / threads;
+        cut->rows = (cut->rows + threads - 1) / threads;
         cut->n_tasks *= threads;
         cut->threading = "rows";
     }
@@ -48,25 +50,20 @@ static void cut_for_threads(struct cut *cut, const struct shape *s, int64_t thre
 struct cut chain_cut(const struct config *c)
 {
     const struct shape *s = &c->shape;
-    int64_t group = s->h / s->g;
+    int64_t group = s->h / s->g, q = shape_longest_q(s);
     struct cut cut = {.blocks = 1, .threads = 1, .blas_threads = 1, .threading = "one"};
-    /* a layer's heads lie side by side, so the rows of two heads are no matrix */
-    cut.joined = group > 1 && group * s->q <= JOIN_ROWS && (s->stage != STAGE_LAYER || s->q == 1);
-    cut.rows = cut.joined ? group * s->q : s->q;
+    /* where heads lie side by side, the rows of two heads are no matrix */
+    bool by_heads = s->stage != STAGE_LAYER && !s->packing;
+    cut.joined = group > 1 && group * q <= JOIN_ROWS && (by_heads || q == 1);
+    cut.rows = cut.joined ? group * q : q;
     cut.n_tasks = s->b * (cut.joined ? s->g : s->h);
-    cut.ld = round_up(s->k);
+    cut.ld = round_up(shape_longest_k(s));
     if (s->stage == STAGE_PROJECT) { /* no heads yet: nothing but threads */
         cut.rows = cut.ld = 0;
         cut.n_tasks = c->threads;
     }
     if (c->threads > 1) cut_for_threads(&cut, s, c->threads);
     return cut;
-}
-
-/* Rows of a head or group, for the table of what each sees. */
-static int64_t sight_rows(const struct cut *cut, const struct shape *s)
-{
-    return cut->rows == 0 ? 0 : cut->joined ? cut->rows : s->q;
 }
 
 /* A size of 0 may give NULL, which would look like failure. */
@@ -79,19 +76,7 @@ bool chain_bytes(const struct config *c, size_t *bytes)
 {
     struct cut cut = chain_cut(c);
     return bytes_add(bytes, cut.threads, cut.rows, cut.ld) &&
-           bytes_add(bytes, 2, cut.threads, cut.rows) &&
-           bytes_add(bytes, 2, sight_rows(&cut, &c->shape), 1);
-}
-
-static void make_sight(struct chain *chain)
-{
-    const struct shape *s = &chain->shape;
-    for (int64_t r = 0; r < sight_rows(&chain->cut, s); r++) {
-        int64_t lo, hi;
-        shape_sight(s, r % s->q, &lo, &hi);
-        chain->sight[r][0] = (int32_t)lo;
-        chain->sight[r][1] = (int32_t)hi;
-    }
+           bytes_add(bytes, 2, cut.threads, cut.rows);
 }
 
 static void single_thread(void *context, int64_t thread)
@@ -109,15 +94,12 @@ bool chain_open(struct chain *chain, const struct config *c, const struct kernel
     chain->matrices = allocate(rows * cut->ld, sizeof(float));
     chain->m = allocate(rows, sizeof(float));
     chain->l = allocate(rows, sizeof(float));
-    bool causal = c->shape.causal != CAUSAL_NONE;
-    if (causal) chain->sight = allocate(sight_rows(cut, &c->shape), sizeof *chain->sight);
     chain->pool = pool_create(cut->threads);
-    if (!chain->matrices || !chain->m || !chain->l || !chain->pool || (causal && !chain->sight)) {
+    if (!chain->matrices || !chain->m || !chain->l || !chain->pool) {
         chain_close(chain);
         complain("no memory or no threads for the score matrix");
         return false;
     }
-    if (causal) make_sight(chain);
     if (cut->threads > 1) pool_run(chain->pool, single_thread, NULL);
     return true;
 }
@@ -128,7 +110,6 @@ void chain_close(struct chain *chain)
     free(chain->matrices);
     free(chain->m);
     free(chain->l);
-    free(chain->sight);
     *chain = (struct chain){0};
 }
 
@@ -139,57 +120,136 @@ float *chain_matrix(const struct chain *chain, int64_t thread)
     return chain->matrices + thread * chain->cut.rows * chain->cut.ld;
 }
 
+static void set_strides(const struct shape *s, bool by_heads, struct heads x[T_COUNT])
+{
+    const int64_t heads[T_COUNT] = {s->h, s->g, s->g, s->h};
+    const int64_t length[T_COUNT] = {s->q, s->k, s->k, s->q};
+    const int64_t size[T_COUNT] = {s->d, s->d, s->dv, s->dv};
+    for (int i = 0; i < T_COUNT; i++) {
+        x[i] = (struct heads){.sb = heads[i] * length[i] * size[i],
+                              .sh = by_heads ? length[i] * size[i] : size[i],
+                              .sl = by_heads ? size[i] : heads[i] * size[i]};
+        if (s->packing) x[i].rows = i == T_Q || i == T_OUT ? s->packing->q : s->packing->k;
+    }
+}
+
+void chain_tensors(const struct trial *t, int64_t set, struct heads x[T_COUNT])
+{
+    set_strides(&t->config.shape, !t->config.shape.packing, x);
+    for (int i = 0; i < T_COUNT; i++) x[i].data = tensor_at(t->tensors, set, i);
+}
+
+void chain_tokens(const struct shape *s, float *data, struct heads x[T_COUNT])
+{
+    set_strides(s, false, x);
+    for (int i = 0; i < T_COUNT; i++) {
+        x[i].data = data;
+        data += x[i].sl * (i == T_Q || i == T_OUT ? shape_all_q(s) : shape_all_k(s));
+    }
+}
+
 static float *head_at(const struct heads *x, int64_t b, int64_t h)
 {
-    return x->data + b * x->sb + h * x->sh;
+    return x->data + (x->rows ? x->rows[b] * x->sl : b * x->sb) + h * x->sh;
+}
+
+/* One matrix: rows from i0 on of head h, or, joined, all rows of the heads from h on. */
+struct task {
+    struct item item;
+    int64_t b, h, g, i0, rows, ld;
+    float *matrix, *m, *l;
+};
+
+static struct task make_task(const struct chain *chain, int64_t thread, int64_t number)
+{
+    const struct shape *s = &chain->shape;
+    const struct cut *cut = &chain->cut;
+    int64_t group = s->h / s->g, per_item = cut->n_tasks / s->b;
+    int64_t unit = number % per_item / cut->blocks;
+    struct task t = {.b = number / per_item,
+                     .h = cut->joined ? unit * group : unit,
+                     .g = cut->joined ? unit : unit / group,
+                     .matrix = chain_matrix(chain, thread),
+                     .m = chain->m + thread * cut->rows,
+                     .l = chain->l + thread * cut->rows};
+    t.item = shape_item(s, t.b);
+    t.ld = round_up(t.item.k);
+    int64_t part = (t.item.q + cut->blocks - 1) / cut->blocks;
+    t.i0 = number % cut->blocks * part;
+    int64_t left = t.item.q - t.i0; /* parts are rounded up: none may be left for the last */
+    t.rows = cut->joined ? group * t.item.q : left < part ? left : part;
+    return t;
+}
+
+/* Rules are applied to a row while it is in the first cache, and not matrix by matrix. */
+static void weigh(const struct chain *chain, const struct task *t)
+{
+    const struct shape *s = &chain->shape;
+    bool rules = s->causal != CAUSAL_NONE || s->window || s->softcap > 0 || s->alibi;
+    if (!rules) {
+        softmax_rows(chain->kernels, t->rows, t->item.k, t->matrix, t->ld, NULL, t->m, t->l);
+        return;
+    }
+    float slope = 0;
+    for (int64_t r = 0; r < t->rows; r++) {
+        int64_t row = t->i0 + r, i = row % t->item.q, lo, hi;
+        if (r == 0 || i == 0) slope = (float)shape_slope(s, t->h + row / t->item.q);
+        shape_sight(s, &t->item, i, &lo, &hi);
+        struct row_rules by = {.softcap = (float)s->softcap,
+                               .slope = slope,
+                               .at = (float)shape_position(s, &t->item, i),
+                               .lo = (int32_t)lo,
+                               .hi = (int32_t)hi};
+        softmax_row_by_rules(chain->kernels, &by, t->item.k, t->matrix + r * t->ld, t->ld,
+                             t->m + r, t->l + r);
+    }
+}
+
+static void no_keys(const struct task *t, float *o, int64_t ldo, int64_t dv)
+{
+    for (int64_t r = 0; r < t->rows; r++) memset(o + r * ldo, 0, (size_t)dv * sizeof *o);
 }
 
 void chain_run_task(struct chain *chain, int steps, const struct heads *q, const struct heads *k,
                     const struct heads *v, const struct heads *out, int64_t thread, int64_t task)
 {
     const struct shape *s = &chain->shape;
-    const struct cut *cut = &chain->cut;
-    int64_t group = s->h / s->g, per_item = cut->n_tasks / s->b;
-    int64_t b = task / per_item, unit = task % per_item / cut->blocks;
-    int64_t i0 = task % cut->blocks * cut->rows;
-    int64_t h = cut->joined ? unit * group : unit, g = cut->joined ? unit : unit / group;
-    int64_t rows = cut->joined || s->q - i0 > cut->rows ? cut->rows : s->q - i0;
+    struct task t = make_task(chain, thread, task);
     /* joined rows with one query each are one head apart, otherwise one query */
-    int64_t ldq = cut->joined && s->q == 1 ? q->sh : q->sl;
-    int64_t ldo = cut->joined && s->q == 1 ? out->sh : out->sl;
-    float *matrix = chain_matrix(chain, thread), *o = head_at(out, b, h) + i0 * ldo;
-    float *m = chain->m + thread * cut->rows, *l = chain->l + thread * cut->rows;
-    if (rows <= 0) /* parts are rounded up: the last may be empty */
+    bool across = chain->cut.joined && t.item.q == 1;
+    int64_t ldq = across ? q->sh : q->sl, ldo = across ? out->sh : out->sl;
+    float *o = head_at(out, t.b, t.h) + t.i0 * ldo;
+    struct product scores = {.m = t.rows,
+                             .n = t.item.k,
+                             .k = s->d,
+                             .b_transposed = true,
+                             .alpha = (float)(1 / sqrt((double)s->d)),
+                             .a = head_at(q, t.b, t.h) + t.i0 * ldq,
+                             .lda = ldq,
+                             .b = head_at(k, t.b, t.g),
+                             .ldb = k->sl,
+                             .c = t.matrix,
+                             .ldc = t.ld};
+    struct product values = {.m = t.rows,
+                             .n = s->dv,
+                             .k = t.item.k,
+                             .alpha = 1,
+                             .a = t.matrix,
+                             .lda = t.ld,
+                             .b = head_at(v, t.b, t.g),
+                             .ldb = v->sl,
+                             .c = o,
+                             .ldc = ldo};
+    if (t.rows <= 0) return;
+    if (t.item.k == 0) {
+        no_keys(&t, o, ldo, s->dv);
         return;
-
-    if (steps & STEP_SCORES)
-        blas_product(&(struct product){.m = rows,
-                                       .n = s->k,
-                                       .k = s->d,
-                                       .b_transposed = true,
-                                       .alpha = (float)(1 / sqrt((double)s->d)),
-                                       .a = head_at(q, b, h) + i0 * ldq,
-                                       .lda = ldq,
-                                       .b = head_at(k, b, g),
-                                       .ldb = k->sl,
-                                       .c = matrix,
-                                       .ldc = cut->ld});
-    if (steps & STEP_SOFTMAX && chain->kernels)
-        softmax_rows(chain->kernels, rows, s->k, matrix, cut->ld,
-                     chain->sight ? (const int32_t(*)[2])chain->sight + i0 : NULL, m, l);
-    if (steps & STEP_VALUES)
-        blas_product(&(struct product){.m = rows,
-                                       .n = s->dv,
-                                       .k = s->k,
-                                       .alpha = 1,
-                                       .a = matrix,
-                                       .lda = cut->ld,
-                                       .b = head_at(v, b, g),
-                                       .ldb = v->sl,
-                                       .c = o,
-                                       .ldc = ldo});
+    }
+    if (steps & STEP_SCORES) blas_product(&scores);
+    if (steps & STEP_SOFTMAX && chain->kernels) weigh(chain, &t);
+    if (steps & STEP_VALUES) blas_product(&values);
     if ((steps & STEP_ALL) == STEP_ALL && chain->kernels)
-        softmax_finish(chain->kernels, rows, s->dv, o, ldo, l);
+        softmax_finish(chain->kernels, t.rows, s->dv, o, ldo, t.l);
 }
 
 struct call {

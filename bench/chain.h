@@ -11,10 +11,11 @@
 #include "pool.h"
 #include "vector_softmax.h"
 
-/* A tensor by heads; the inner stride is 1. */
+/* A tensor by heads; the inner stride is 1. Items are sb apart, or begin at these rows. */
 struct heads {
     float *data;
     int64_t sb, sh, sl;
+    const int64_t *rows;
 };
 
 /* How the work is cut. A task is one matrix: rows of one head, or all query heads of a group. */
@@ -24,7 +25,7 @@ struct cut {
     int64_t rows;   /* of a task, at most */
     int64_t n_tasks;
     int64_t threads, blas_threads; /* ours; BLAS's in each product */
-    int64_t ld;                    /* of the matrix */
+    int64_t ld;                    /* of the matrix, at most */
     const char *threading;
 };
 struct cut chain_cut(const struct config *c);
@@ -34,9 +35,8 @@ struct chain {
     struct cut cut;
     const struct kernels *kernels; /* NULL: no softmax */
     struct pool *pool;
-    float *matrices;     /* one a thread */
-    float *m, *l;        /* rows a thread */
-    int32_t (*sight)[2]; /* per row of a head (or group); NULL: all see all */
+    float *matrices; /* one a thread */
+    float *m, *l;    /* rows a thread */
 };
 
 /* Which steps a run does. */
@@ -45,6 +45,10 @@ enum { STEP_SCORES = 1, STEP_SOFTMAX = 2, STEP_VALUES = 4, STEP_ALL = 7 };
 bool chain_bytes(const struct config *c, size_t *bytes);
 bool chain_open(struct chain *chain, const struct config *c, const struct kernels *kernels);
 void chain_close(struct chain *chain);
+/* Views of the packed tensors of a set: heads outside of lengths, or (token, head, size). */
+void chain_tensors(const struct trial *t, int64_t set, struct heads x[T_COUNT]);
+/* The same of other buffers, one after the other from data on: lengths outside of heads. */
+void chain_tokens(const struct shape *s, float *data, struct heads x[T_COUNT]);
 /* The tensors are the caller's; k and v have the group's heads. */
 void chain_run(struct chain *chain, int steps, const struct heads *q, const struct heads *k,
                const struct heads *v, const struct heads *out);

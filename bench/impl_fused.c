@@ -4,6 +4,7 @@
 
 #include "bench.h"
 #include "blas.h"
+#include "packing.h"
 #include "vector_softmax.h"
 
 #include <stdio.h>
@@ -21,6 +22,7 @@ SAME(W_O, ATTN_W_O);
 struct state {
     attn_op *op;
     attn_layer *layer;
+    attn_args *args; /* NULL: none needed */
 };
 
 static const int32_t isa_masks[] = {[ISA_BEST] = ATTN_ISA_ALL,
@@ -39,9 +41,32 @@ static attn_status make_op(attn_op **op, const struct config *c)
     const struct shape *s = &c->shape;
     attn_status st = attn_op_create(op, s->h, s->g, s->d, s->dv);
     if (st == ATTN_OK) st = attn_op_set_causal(*op, s->causal);
+    if (st == ATTN_OK && s->window)
+        st = attn_op_set_window(*op, s->window->left, s->window->right);
+    if (st == ATTN_OK && s->softcap > 0) st = attn_op_set_softcap(*op, s->softcap);
     if (st == ATTN_OK) st = attn_op_set_engine(*op, c->engine);
     if (st == ATTN_OK) st = attn_op_set_isa(*op, isa_masks[c->isa]);
     if (st == ATTN_OK) st = attn_op_set_threads(*op, (int32_t)c->threads);
+    return st;
+}
+
+static attn_status set_slopes(attn_args *args, int64_t heads)
+{
+    float *slopes = malloc((size_t)heads * sizeof *slopes);
+    attn_status st = slopes ? attn_alibi_slopes(heads, slopes) : ATTN_ENOMEM;
+    if (st == ATTN_OK) st = attn_args_set_alibi(args, heads, slopes);
+    free(slopes);
+    return st;
+}
+
+static attn_status make_args(attn_args **args, const struct shape *s)
+{
+    const struct packing *p = s->packing;
+    if (!s->alibi && !p) return ATTN_OK;
+    attn_status st = attn_args_create(args);
+    if (st == ATTN_OK && s->alibi) st = set_slopes(*args, s->h);
+    if (st == ATTN_OK && p) st = attn_args_set_offsets_q(*args, p->q, ATTN_I64, p->n);
+    if (st == ATTN_OK && p) st = attn_args_set_offsets_k(*args, p->k, ATTN_I64, p->n);
     return st;
 }
 
@@ -62,6 +87,7 @@ static bool is_available(const struct config *c, const char **why)
 static void close(struct trial *t)
 {
     struct state *state = t->state;
+    attn_args_destroy(state->args);
     attn_layer_destroy(state->layer);
     attn_op_destroy(state->op);
     free(state);
@@ -89,6 +115,7 @@ static bool open(struct trial *t)
     t->state = state;
     t->threading = t->config.threads > 1 ? "pool" : "one";
     attn_status st = make_op(&state->op, &t->config);
+    if (st == ATTN_OK) st = make_args(&state->args, &t->config.shape);
     int stage = t->config.shape.stage;
     if (st == ATTN_OK && (stage == STAGE_LAYER || stage == STAGE_PROJECT))
         st = make_layer(state, t);
@@ -113,6 +140,10 @@ static bool prepare(struct trial *t)
     return true;
 }
 
+/* Lengths as the library counts them: all tokens of packed sequences, else an item's. */
+static int64_t length_q(const struct shape *s) { return s->packing ? shape_all_q(s) : s->q; }
+static int64_t length_k(const struct shape *s) { return s->packing ? shape_all_k(s) : s->k; }
+
 static attn_status run_projections(const struct state *state, const struct trial *t, int64_t set)
 {
     const struct shape *s = &t->config.shape;
@@ -120,10 +151,11 @@ static attn_status run_projections(const struct state *state, const struct trial
     float *y = tensor_at(t->tensors, set, T_OUT);
     attn_status st = ATTN_OK;
     for (int which = 0; st == ATTN_OK && which < W_COUNT; which++) {
-        int64_t length = which == W_K || which == W_V ? s->k : s->q;
-        st = attn_layer_project(state->layer, which, s->b, length,
+        int64_t items = s->packing ? 1 : s->b;
+        int64_t length = which == W_K || which == W_V ? length_k(s) : length_q(s);
+        st = attn_layer_project(state->layer, which, items, length,
                                 tensor_at(t->tensors, set, source[which]), y, NULL);
-        y += s->b * length * t->tensors->w_cols[which];
+        y += items * length * t->tensors->w_cols[which];
     }
     return st;
 }
@@ -133,17 +165,20 @@ static bool run(struct trial *t, int64_t set)
     const struct state *state = t->state;
     const struct tensors *in = t->tensors;
     const struct shape *s = &t->config.shape;
+    int64_t q_length = length_q(s), k_length = length_k(s);
+    const float *q = tensor_at(in, set, T_Q), *k = tensor_at(in, set, T_K);
+    const float *v = tensor_at(in, set, T_V);
+    float *out = tensor_at(in, set, T_OUT);
     attn_status st;
     if (s->stage == STAGE_LAYER)
-        st = attn_layer_run(state->layer, s->b, s->q, s->k, tensor_at(in, set, T_Q),
-                            in->n[T_K] ? tensor_at(in, set, T_K) : NULL,
-                            tensor_at(in, set, T_OUT), NULL);
+        st = attn_layer_run(state->layer, s->b, q_length, k_length, q, in->n[T_K] ? k : NULL, out,
+                            state->args);
     else if (s->stage == STAGE_PROJECT)
         st = run_projections(state, t, set);
+    else if (state->args)
+        st = attn_run_args(state->op, s->b, q_length, k_length, q, k, v, out, state->args);
     else
-        st =
-            attn_run(state->op, s->b, s->q, s->k, tensor_at(in, set, T_Q),
-                     tensor_at(in, set, T_K), tensor_at(in, set, T_V), tensor_at(in, set, T_OUT));
+        st = attn_run(state->op, s->b, q_length, k_length, q, k, v, out);
     return st == ATTN_OK || failed("run", st);
 }
 

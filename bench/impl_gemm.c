@@ -26,12 +26,8 @@ static bool prepare(struct trial *t)
 
 static bool run(struct trial *t, int64_t set)
 {
-    const struct shape *s = &t->config.shape;
-    const struct heads x[T_COUNT] = {
-        {tensor_at(t->tensors, set, T_Q), s->h * s->q * s->d, s->q * s->d, s->d},
-        {tensor_at(t->tensors, set, T_K), s->g * s->k * s->d, s->k * s->d, s->d},
-        {tensor_at(t->tensors, set, T_V), s->g * s->k * s->dv, s->k * s->dv, s->dv},
-        {tensor_at(t->tensors, set, T_OUT), s->h * s->q * s->dv, s->q * s->dv, s->dv}};
+    struct heads x[T_COUNT];
+    chain_tensors(t, set, x);
     chain_run(t->state, STEP_ALL, &x[T_Q], &x[T_K], &x[T_V], &x[T_OUT]);
     return true;
 }

@@ -11,7 +11,7 @@ struct state {
 
 static bool bytes(const struct config *c, size_t *total)
 {
-    return bytes_add(total, 2, c->shape.k, 1) &&
+    return bytes_add(total, 2 * 2, shape_longest_k(&c->shape), 1) &&
            bytes_add(total, 3 * 2, reference_width(&c->shape), 1);
 }
 

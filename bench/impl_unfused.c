@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * unfused: sgemm, the library's own vector softmax on the whole score matrix, sgemm. The division
- * by the row's sum is left to the output, which is smaller than the matrix. The causal rule is
- * the softmax's: both products are done in full.
+ * by the row's sum is left to the output, which is smaller than the matrix. Rules are the
+ * softmax's: both products are done in full, softcap and ALiBi on the whole matrix. Packed
+ * sequences have a matrix each.
  */
 #include "chain.h"
 #include "projections.h"
@@ -22,46 +23,16 @@ static bool is_available(const struct config *c, const char **why)
 
 static int64_t projected_floats(const struct shape *s)
 {
-    return s->b * (s->q * s->h * (s->d + s->dv) + s->k * s->g * (s->d + s->dv));
+    return (shape_all_q(s) * s->h + shape_all_k(s) * s->g) * (s->d + s->dv);
 }
 
 static bool bytes(const struct config *c, size_t *total)
 {
     const struct shape *s = &c->shape;
-    if (s->stage == STAGE_LAYER && !(bytes_add(total, s->b * s->q, s->h, s->d + s->dv) &&
-                                     bytes_add(total, s->b * s->k, s->g, s->d + s->dv)))
+    if (s->stage == STAGE_LAYER && !(bytes_add(total, shape_all_q(s), s->h, s->d + s->dv) &&
+                                     bytes_add(total, shape_all_k(s), s->g, s->d + s->dv)))
         return false;
     return chain_bytes(c, total);
-}
-
-/* Views of the packed tensors of a set, heads outside of lengths. */
-static void packed(const struct trial *t, int64_t set, struct heads x[T_COUNT])
-{
-    const struct shape *s = &t->config.shape;
-    int64_t heads[T_COUNT] = {s->h, s->g, s->g, s->h};
-    int64_t length[T_COUNT] = {s->q, s->k, s->k, s->q};
-    int64_t size[T_COUNT] = {s->d, s->d, s->dv, s->dv};
-    for (int i = 0; i < T_COUNT; i++)
-        x[i] = (struct heads){.data = tensor_at(t->tensors, set, i),
-                              .sl = size[i],
-                              .sh = length[i] * size[i],
-                              .sb = heads[i] * length[i] * size[i]};
-}
-
-/* The same of the layer's own buffers, lengths outside of heads. */
-static void joined(const struct trial *t, float *at, struct heads x[T_COUNT])
-{
-    const struct shape *s = &t->config.shape;
-    int64_t heads[T_COUNT] = {s->h, s->g, s->g, s->h};
-    int64_t length[T_COUNT] = {s->q, s->k, s->k, s->q};
-    int64_t size[T_COUNT] = {s->d, s->d, s->dv, s->dv};
-    for (int i = 0; i < T_COUNT; i++) {
-        x[i] = (struct heads){.data = at,
-                              .sh = size[i],
-                              .sl = heads[i] * size[i],
-                              .sb = length[i] * heads[i] * size[i]};
-        at += s->b * x[i].sb;
-    }
 }
 
 /* The matrices hold what the step on trial finds there in a whole run. */
@@ -69,7 +40,7 @@ static void fill_matrices(struct trial *t)
 {
     struct state *state = t->state;
     struct heads x[T_COUNT];
-    packed(t, 0, x);
+    chain_tensors(t, 0, x);
     bool weights = t->config.shape.stage == STAGE_VALUES;
     int steps = weights ? STEP_SCORES | STEP_SOFTMAX : STEP_SCORES;
     for (int64_t i = 0; i < state->chain.cut.threads; i++) {
@@ -139,14 +110,14 @@ static void run_layer(struct trial *t, int64_t set)
     struct state *state = t->state;
     const struct shape *s = &t->config.shape;
     struct heads x[T_COUNT];
-    joined(t, state->projected, x);
+    chain_tokens(s, state->projected, x);
     const float *x_q = tensor_at(t->tensors, set, T_Q);
     const float *x_kv = t->tensors->n[T_K] ? tensor_at(t->tensors, set, T_K) : x_q;
-    run_projection(t, W_Q, x_q, s->b * s->q, x[T_Q].data);
-    run_projection(t, W_K, x_kv, s->b * s->k, x[T_K].data);
-    run_projection(t, W_V, x_kv, s->b * s->k, x[T_V].data);
+    run_projection(t, W_Q, x_q, shape_all_q(s), x[T_Q].data);
+    run_projection(t, W_K, x_kv, shape_all_k(s), x[T_K].data);
+    run_projection(t, W_V, x_kv, shape_all_k(s), x[T_V].data);
     chain_run(&state->chain, STEP_ALL, &x[T_Q], &x[T_K], &x[T_V], &x[T_OUT]);
-    run_projection(t, W_O, x[T_OUT].data, s->b * s->q, tensor_at(t->tensors, set, T_OUT));
+    run_projection(t, W_O, x[T_OUT].data, shape_all_q(s), tensor_at(t->tensors, set, T_OUT));
 }
 
 static void run_projections(struct trial *t, int64_t set)
@@ -155,7 +126,7 @@ static void run_projections(struct trial *t, int64_t set)
     const int source[W_COUNT] = {T_Q, T_K, T_K, T_V};
     float *y = tensor_at(t->tensors, set, T_OUT);
     for (int which = 0; which < W_COUNT; which++) {
-        int64_t rows = s->b * (which == W_K || which == W_V ? s->k : s->q);
+        int64_t rows = which == W_K || which == W_V ? shape_all_k(s) : shape_all_q(s);
         run_projection(t, which, tensor_at(t->tensors, set, source[which]), rows, y);
         y += rows * t->tensors->w_cols[which];
     }
@@ -175,7 +146,7 @@ static bool run(struct trial *t, int64_t set)
         run_projections(t, set);
     } else {
         struct heads x[T_COUNT];
-        packed(t, set, x);
+        chain_tensors(t, set, x);
         chain_run(&state->chain, steps[stage], &x[T_Q], &x[T_K], &x[T_V], &x[T_OUT]);
     }
     return true;
@@ -188,7 +159,7 @@ static bool check(struct trial *t)
     int stage = t->config.shape.stage;
     if (stage != STAGE_SCORES && stage != STAGE_SOFTMAX) return run(t, 0);
     struct heads x[T_COUNT];
-    packed(t, 0, x);
+    chain_tensors(t, 0, x);
     int steps = stage == STAGE_SCORES ? STEP_SCORES : STEP_SCORES | STEP_SOFTMAX;
     chain_run_task(&state->chain, steps, &x[T_Q], &x[T_K], &x[T_V], &x[T_OUT], 0, 0);
     if (stage == STAGE_SOFTMAX) chain_normalize(&state->chain, 0);

@@ -78,6 +78,11 @@ static struct record plan_record(const struct session *s, const struct config *c
     r.engine = c->impl->uses_engine ? engine_name((size_t)c->engine) : NULL;
     r.isa = isa ? isa_name((size_t)(c->isa == ISA_BEST ? softmax_best_isa() : c->isa)) : NULL;
     r.causal = causal_name((size_t)x->causal);
+    r.window = window_name(x);
+    r.softcap = x->softcap;
+    r.alibi = alibi_name((size_t)x->alibi);
+    r.varlen = packing_name(x);
+    r.pairs = shape_pairs(x);
     r.b = x->b, r.q = x->q, r.k = x->k, r.h = x->h, r.g = x->g, r.d = x->d, r.dv = x->dv;
     r.threads = c->threads;
     r.repetitions = s->options.repetitions;
@@ -156,13 +161,16 @@ static void derive(struct session *s, struct record *r)
     r->pct_bw = 100 * r->gbps / r->read_gbps;
 }
 
-static void compare_unfused(struct record *records, size_t n)
+static void compare_unfused(struct session *s, const struct group *group)
 {
-    for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < n; j++) {
+    const struct config *configs = s->plan.configs + group->first;
+    struct record *records = s->records + group->first;
+    for (size_t i = 0; i < group->n; i++)
+        for (size_t j = 0; j < group->n; j++) {
             const struct record *u = &records[j];
             bool isa = !u->isa || !records[i].isa || strcmp(u->isa, records[i].isa) == 0;
-            if (strcmp(u->impl, "unfused") == 0 && u->threads == records[i].threads && isa)
+            if (strcmp(u->impl, "unfused") == 0 && u->threads == records[i].threads && isa &&
+                shape_same_rules(&configs[i].shape, &configs[j].shape))
                 records[i].vs_unfused = u->min_ns / records[i].min_ns;
         }
 }
@@ -177,11 +185,10 @@ static void print_group(struct session *s, const struct group *group)
         const struct shape *x = &s->plan.configs[group->first + i].shape;
         records[i].time = s->time[0] ? s->time : NULL;
         if (x->stage == STAGE_SOFTMAX)
-            records[i].ns_per_score =
-                records[i].min_ns / ((double)x->b * (double)x->h * shape_pairs(x));
+            records[i].ns_per_score = records[i].min_ns / ((double)x->h * records[i].pairs);
         derive(s, &records[i]);
     }
-    compare_unfused(records, group->n);
+    compare_unfused(s, group);
     for (size_t i = 0; i < group->n; i++) {
         report_record(s->out, &records[i]);
         if (s->err) report_record(s->err, &records[i]);
@@ -196,11 +203,9 @@ static void progress(const struct session *s, size_t i, const char *what)
     const struct config *c = &s->plan.configs[s->plan.groups[i].first];
     const struct shape *x = &c->shape;
     if (!s->options.progress) return;
-    fprintf(stderr,
-            "[%zu/%zu] %s: %s b=%" PRId64 " q=%" PRId64 " k=%" PRId64 " h=%" PRId64 " g=%" PRId64
-            " d=%" PRId64 " %s, %zu rows\n",
-            i + 1, s->plan.n_groups, what, stage_name((size_t)x->stage), x->b, x->q, x->k, x->h,
-            x->g, x->d, causal_name((size_t)x->causal), s->plan.groups[i].n);
+    char text[SHAPE_TEXT];
+    fprintf(stderr, "[%zu/%zu] %s: %s %s, %zu rows\n", i + 1, s->plan.n_groups, what,
+            stage_name((size_t)x->stage), shape_text(x, text), s->plan.groups[i].n);
 }
 
 static bool make_records(struct session *s)

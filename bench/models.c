@@ -6,9 +6,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define SHAPE(b, q, k, h, g, d, dv, causal)           \
-    {                                                 \
-        NULL, b, q, k, h, g, d, dv, causal, STAGE_RUN \
+#define SHAPE(b, q, k, h, g, d, dv, causal)                             \
+    {                                                                   \
+        NULL, b, q, k, h, g, d, dv, causal, STAGE_RUN, NULL, 0, 0, NULL \
     }
 #define NONE CAUSAL_NONE
 #define PREFILL CAUSAL_TOP_LEFT

@@ -3,28 +3,12 @@
    -o e. */
 #include "options.h"
 
-#include "bench.h"
 #include "models.h"
 #include "report.h"
+#include "values.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-enum kind { NUMBERS, NAMES, NUMBER, NAME, SECONDS, SWITCH_ON, SWITCH_OFF };
-
-typedef const char *name_function(size_t i);
-
-struct option {
-    const char *brief, *name; /* either may be NULL */
-    enum kind kind;
-    size_t at;         /* in struct options */
-    int64_t low, high; /* numbers */
-    name_function *names;
-    const char *argument, *help;
-};
 
 #define AT(member) offsetof(struct options, member)
 /* Within these no product of a few sizes overflows 64 bits, and each fits BLAS's integers. */
@@ -45,6 +29,14 @@ static const struct option table[] = {
      "size of a value head [as -d]"},
     {NULL, "--causal", NAMES, AT(causal), 0, 0, causal_name, "NAMES",
      "none, top-left, bottom-right [none]"},
+    {NULL, "--window", WINDOWS, AT(window), -1, SIZE_HIGH, NULL, "LIST",
+     "LEFT:RIGHT keys around a query's own, -1 without end; none [none]"},
+    {NULL, "--softcap", CAPS, AT(softcap), 0, 0, NULL, "LIST",
+     "caps c of the scores, c tanh(s / c); none [none]"},
+    {NULL, "--alibi", NAMES, AT(alibi), 0, 0, alibi_name, "NAMES",
+     "off, on: ALiBi with the standard slopes [off]"},
+    {NULL, "--varlen", LENGTHS, AT(varlen), 0, 0, NULL, "LIST",
+     "packed sequences: split, lengths like 100+8:64, none [none]"},
     {NULL, "--stage", NAMES, AT(stage), 0, 0, stage_name, "NAMES",
      "run, layer, project, scores, softmax, values [run]"},
     {"-T", "--threads", NUMBERS, AT(threads), 1, 1024, NULL, "LIST", "threads [1]"},
@@ -59,7 +51,7 @@ static const struct option table[] = {
     {NULL, "--min-time", SECONDS, AT(min_time), 0, 3600, NULL, "SECONDS",
      "a sample lasts at least so long [0.1]"},
     {NULL, "--seed", NUMBER, AT(seed), 0, INT64_MAX, NULL, "N",
-     "of the data, the rows compared, the order of samples [1]"},
+     "of the data, lengths, the rows compared, the order of samples [1]"},
     {NULL, "--cold", SWITCH_ON, AT(cold), 0, 0, NULL, NULL,
      "rotate buffers beyond the last cache: as an application finds them"},
     {NULL, "--verify", SWITCH_ON, AT(verify), 0, 0, NULL, NULL,
@@ -81,148 +73,6 @@ static const struct option table[] = {
     {"-h", "--help", SWITCH_ON, AT(help), 0, 0, NULL, NULL, "print this"},
 };
 #define N_OPTIONS (sizeof table / sizeof *table)
-
-/* ----------------------------------------------------------------- values */
-
-static const char *shown_name(const struct option *o) { return o->name ? o->name : o->brief; }
-
-static bool wrong(const struct option *o, const char *text, const char *why)
-{
-    complain("%s: '%s' %s; try --help", shown_name(o), text, why);
-    return false;
-}
-
-/* Decimal digits at *at, no sign, no space; moves *at behind them. */
-static bool read_number(const char **at, int64_t *x)
-{
-    int64_t n = 0;
-    const char *s = *at;
-    for (; *s >= '0' && *s <= '9'; s++)
-        if (__builtin_mul_overflow(n, 10, &n) || __builtin_add_overflow(n, *s - '0', &n))
-            return false;
-    bool any = s > *at;
-    *at = s;
-    *x = n;
-    return any;
-}
-
-static bool append(const struct option *o, struct list *list, int64_t x)
-{
-    if (list->n == LIST_MAX) {
-        complain("%s: more than %d values; try --help", shown_name(o), LIST_MAX);
-        return false;
-    }
-    list->v[list->n++] = x;
-    return true;
-}
-
-/* A number, first-last, first-last+step or first-last*factor. */
-static bool add_range(const struct option *o, struct list *list, const char *item)
-{
-    const char *at = item;
-    int64_t first, last, step = 1;
-    bool ok = read_number(&at, &first), times = false;
-    last = first;
-    if (ok && *at == '-') {
-        at++;
-        ok = read_number(&at, &last);
-        if (ok && (*at == '*' || *at == '+')) {
-            times = *at++ == '*';
-            ok = read_number(&at, &step);
-        }
-    }
-    if (!ok || *at)
-        return wrong(o, item,
-                     "is not a number, first-last, first-last+step or first-last*factor");
-    if (first < o->low || last > o->high) {
-        char why[80];
-        snprintf(why, sizeof why, "is not within %" PRId64 " to %" PRId64, o->low, o->high);
-        return wrong(o, item, why);
-    }
-    if (first > last) return wrong(o, item, "begins above its end");
-    if (step < (times ? 2 : 1)) return wrong(o, item, "would never end");
-    for (int64_t x = first; x <= last;) {
-        if (!append(o, list, x)) return false;
-        if (times ? __builtin_mul_overflow(x, step, &x) : __builtin_add_overflow(x, step, &x))
-            break;
-    }
-    return true;
-}
-
-static int64_t find_name(name_function *names, const char *text)
-{
-    for (size_t i = 0; names(i); i++)
-        if (strcmp(names(i), text) == 0) return (int64_t)i;
-    return -1;
-}
-
-static bool unknown_name(const struct option *o, const char *text)
-{
-    char known[1024] = "";
-    size_t n = 0;
-    for (size_t i = 0; o->names(i) && n < sizeof known; i++)
-        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", o->names(i));
-    complain("%s: '%s' is none of %s; try --help", shown_name(o), text, known);
-    return false;
-}
-
-static bool add_item(const struct option *o, struct list *list, const char *item)
-{
-    if (o->kind == NUMBERS) return add_range(o, list, item);
-    int64_t i = find_name(o->names, item);
-    return i < 0 ? unknown_name(o, item) : append(o, list, i);
-}
-
-static bool add_list(const struct option *o, struct list *list, const char *text)
-{
-    char item[64];
-    for (const char *at = text;; at++) {
-        size_t n = strcspn(at, ",");
-        if (n == 0 || n >= sizeof item)
-            return wrong(o, text, n == 0 ? "has an empty item" : "has an item that is too long");
-        memcpy(item, at, n);
-        item[n] = '\0';
-        if (!add_item(o, list, item)) return false;
-        at += n;
-        if (!*at) return true;
-    }
-}
-
-static bool read_seconds(const struct option *o, const char *text, double *x)
-{
-    char *end;
-    errno = 0;
-    *x =
-        strtod(text, &end); /* also takes blanks, signs, hexadecimal, "inf" and "nan": not here */
-    if (strspn(text, "0123456789.eE+-") != strlen(text) || end == text || *end || errno == ERANGE)
-        return wrong(o, text, "is not a number of seconds");
-    if (!(*x > 0 && *x <= (double)o->high))
-        return wrong(o, text, "is not above 0 and at most 3600");
-    return true;
-}
-
-static bool set_value(const struct option *o, struct options *options, const char *text)
-{
-    char *at = (char *)options + o->at;
-    const char *s = text;
-    int64_t x;
-    switch (o->kind) {
-    case NUMBERS:
-    case NAMES:
-        return add_list(o, (struct list *)(void *)at, text);
-    case SECONDS:
-        return read_seconds(o, text, (double *)(void *)at);
-    case NAME:
-        x = find_name(o->names, text);
-        if (x < 0) return unknown_name(o, text);
-        break;
-    default:
-        if (!read_number(&s, &x) || *s || x < o->low || x > o->high)
-            return wrong(o, text, "is not a whole number in its range");
-    }
-    memcpy(at, &x, sizeof x);
-    return true;
-}
 
 /* -------------------------------------------------------- the command line */
 
@@ -264,7 +114,7 @@ bool options_parse(struct options *o, int argc, char **argv)
         bool on = option->kind == SWITCH_ON;
         if (on || option->kind == SWITCH_OFF) {
             if (value) {
-                complain("%s takes no value; try --help", shown_name(option));
+                complain("%s takes no value; try --help", option_name(option));
                 return false;
             }
             memcpy((char *)o + option->at, &on, sizeof on);
@@ -272,10 +122,10 @@ bool options_parse(struct options *o, int argc, char **argv)
         }
         if (!value) value = i + 1 < argc ? argv[++i] : "";
         if (!*value) {
-            complain("%s needs a value (%s); try --help", shown_name(option), option->argument);
+            complain("%s needs a value (%s); try --help", option_name(option), option->argument);
             return false;
         }
-        if (!set_value(option, o, value)) return false;
+        if (!set_value(option, (char *)o + option->at, value)) return false;
     }
     return true;
 }
@@ -299,10 +149,19 @@ void options_help(void)
         "Times attention by libattn (fused) and by other ways, and checks what they compute.\n\n",
         stdout);
     print_options();
-    fputs("\nLIST is a,b,...; an item is a number, first-last, first-last+step or "
-          "first-last*factor.\nOptions with lists may be repeated. All combinations are run.\n"
-          "\nImplementations:\n",
-          stdout);
+    fputs(
+        "\nLIST is a,b,...; an item is a number, first-last, first-last+step or "
+        "first-last*factor.\nOptions with lists may be repeated. All combinations are run.\n"
+        "\nRules and sequences:\n"
+        "  --window 255:0    a query at key p sees the keys p-255 to p; p is i, plus the keys\n"
+        "                    minus the queries unless causal is top-left. A model's sliding\n"
+        "                    window of W is W-1:0\n"
+        "  --varlen split    b sequences with q queries and k keys on average, lengths drawn by\n"
+        "                    --seed, in one buffer each; the same for both sides if q = k\n"
+        "  --varlen 100+8    sequences of these lengths; 8:64 has 8 queries and 64 keys. They\n"
+        "                    replace -b, -q and -k\n"
+        "\nImplementations:\n",
+        stdout);
     for (size_t i = 0; impl_at(i); i++)
         printf("  %-17s %s\n", impl_at(i)->name, impl_at(i)->what);
     fputs("\nStages:\n"

@@ -3,9 +3,7 @@
 #ifndef BENCH_OPTIONS_H
 #define BENCH_OPTIONS_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "bench.h"
 
 #define LIST_MAX 1024
 
@@ -14,11 +12,26 @@ struct list {
     size_t n;
     int64_t v[LIST_MAX];
 };
+struct reals {
+    size_t n;
+    double v[LIST_MAX];
+};
+struct windows {
+    size_t n;
+    struct window v[LIST_MAX];
+};
+struct texts { /* in the command line, ended by a comma or its end */
+    size_t n;
+    const char *v[LIST_MAX];
+};
 
 struct options {
     struct list b, q, k, h, g, d, dv, threads;
     /* indices of names: shape.c's, impl_name's, model_name's */
-    struct list causal, engine, impl, isa, stage, model;
+    struct list causal, alibi, engine, impl, isa, stage, model;
+    struct windows window;
+    struct reals softcap;
+    struct texts varlen;
     int64_t repetitions, seed, format, second_format; /* second_format: negative for none */
     double min_time;
     bool verify, memory, peaks, cold, progress;

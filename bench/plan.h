@@ -6,7 +6,7 @@
 #include "bench.h"
 #include "options.h"
 
-/* What shares a shape is measured together, sample by sample. */
+/* What shares its tensors is measured together, sample by sample. */
 struct group {
     size_t first, n; /* in configs */
     int64_t n_sets;  /* of buffers */
@@ -17,13 +17,15 @@ struct plan {
     size_t n_configs;
     struct group *groups;
     size_t n_groups;
+    struct packing *packings; /* a list; shapes point to it */
     int64_t threads_max;
 };
 
 /* RESULT_OK, or another result after a sentence. */
 int plan_make(struct plan *plan, const struct options *o);
 void plan_free(struct plan *plan);
-/* Decides the buffers of each group, and that they and what is measured fit into memory. */
+/* Decides the groups and the buffers of each, and that they and what is measured fit into
+   memory. */
 int plan_fit(struct plan *plan, bool cold, size_t last_cache, size_t memory, bool report);
 
 #endif

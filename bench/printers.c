@@ -225,7 +225,9 @@ static void sql_record(struct report *r, const struct record *record)
 /* Three figures and more; errors by their power of ten. */
 static void print_md_real(FILE *f, int width, double x)
 {
-    if (x != 0 && fabs(x) < 1e-3)
+    if (x == 0)
+        fprintf(f, "%*d", width, 0);
+    else if (fabs(x) < 1e-3)
         fprintf(f, "%*.1e", width, x);
     else
         fprintf(f, "%*.*f", width, fabs(x) < 1 ? 3 : fabs(x) < 10 ? 2 : 1, x);

@@ -15,6 +15,7 @@ struct reference {
     int64_t set;       /* of the tensors: 0 unless naive runs cold */
     bool skip_softmax; /* (Q K^T) V */
     double *s;         /* k: scores, then weights */
+    double *e;         /* k: how far each may be off */
     double *wide;      /* of the model's width, twice */
 };
 bool reference_open(struct reference *r, const struct shape *s, const struct tensors *t,

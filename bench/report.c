@@ -20,9 +20,10 @@ const struct field report_fields[] = {
      "one; "
      "blas: BLAS's own",
      NEVER, "threads of", 1, 10},
-    {"b", INTEGER, AT(b), "batch items", IF_VARIES, "b", 1, 3},
-    {"q", INTEGER, AT(q), "queries of an item", IF_VARIES, "q", 1, 6},
-    {"k", INTEGER, AT(k), "keys of an item", IF_VARIES, "k", 1, 6},
+    {"b", INTEGER, AT(b), "batch items, or packed sequences", IF_VARIES, "b", 1, 3},
+    {"q", INTEGER, AT(q), "queries of an item; of packed sequences the mean", IF_VARIES, "q", 1,
+     6},
+    {"k", INTEGER, AT(k), "keys of an item; likewise", IF_VARIES, "k", 1, 6},
     {"h", INTEGER, AT(h), "query heads", IF_VARIES, "h", 1, 3},
     {"g", INTEGER, AT(g), "key/value heads", IF_VARIES, "g", 1, 3},
     {"d", INTEGER, AT(d), "size of a query or key head", IF_VARIES, "d", 1, 4},
@@ -35,12 +36,12 @@ const struct field report_fields[] = {
     {"median_ns", REAL, AT(median_ns), "in the median sample", ALWAYS, "median", 1e-6, 9},
     {"spread", REAL, AT(spread), "(slowest - fastest) / median", ALWAYS, "spread %", 100, 8},
     {"flops", REAL, AT(flops),
-     "what the mathematics needs: 2 b h pairs (d + dv) with the visible (query, key) pairs, "
+     "what the mathematics needs: 2 h pairs (d + dv) with the visible (query, key) pairs, "
      "2 m n k for a projection, softmax not counted; the same for every impl",
      NEVER, "flops", 1, 9},
     {"gflops", REAL, AT(gflops), "flops / min_ns", IF_PRODUCTS, "GF/s", 1, 6},
     {"gflops_median", REAL, AT(gflops_median), "flops / median_ns", NEVER, "GF/s med", 1, 6},
-    {"ns_per_score", REAL, AT(ns_per_score), "stage softmax: min_ns / (b h pairs)", IF_SOFTMAX,
+    {"ns_per_score", REAL, AT(ns_per_score), "stage softmax: min_ns / (h pairs)", IF_SOFTMAX,
      "ns/score", 1, 8},
     {"pct_sgemm", REAL, AT(pct_sgemm), "gflops in percent of sgemm_gflops", IF_PRODUCTS,
      "% sgemm", 1, 7},
@@ -78,12 +79,23 @@ const struct field report_fields[] = {
     {"blas", TEXT, AT(blas), "name, version, core, threading", NEVER, "blas", 1, 20},
     {"version", TEXT, AT(version), "of libattn", NEVER, "version", 1, 7},
     {"time", TEXT, AT(time), "when the row was done, UTC, RFC 3339", NEVER, "time", 1, 20},
-    {"seed", INTEGER, AT(seed), "of data, rows compared and order of samples", NEVER, "seed", 1,
-     4},
+    {"seed", INTEGER, AT(seed), "of data, lengths, rows compared and order of samples", NEVER,
+     "seed", 1, 4},
     {"command", TEXT, AT(command), "the command line, as a shell reads it", NEVER, "command", 1,
      20},
     {"schema", INTEGER, AT(schema), "changes when a field changes its meaning", NEVER, "schema",
      1, 6},
+    {"window", TEXT, AT(window),
+     "keys left and right of a query's own that it sees, -1 without end, or none", IF_VARIES,
+     "window", 1, 8},
+    {"softcap", REAL, AT(softcap), "cap of the scores; 0: none", IF_VARIES, "softcap", 1, 7},
+    {"alibi", TEXT, AT(alibi), "biases with the standard slopes: on or off", IF_VARIES, "alibi",
+     1, 5},
+    {"varlen", TEXT, AT(varlen),
+     "packed sequences: split, or their lengths (queries:keys where these differ), or none",
+     IF_VARIES, "varlen", 1, 6},
+    {"pairs", REAL, AT(pairs), "visible (query, key) pairs of a head, all items together", NEVER,
+     "pairs", 1, 9},
 };
 const size_t report_n_fields = sizeof report_fields / sizeof *report_fields;
 
@@ -146,6 +158,7 @@ const char *format_name(size_t i) { return i < FORMAT_COUNT ? printers[i].name :
 static bool same(const struct field *f, const struct record *a, const struct record *b)
 {
     if (f->type == INTEGER) return field_integer(f, a) == field_integer(f, b);
+    if (f->type == REAL) return field_real(f, a) == field_real(f, b);
     if (f->type == FLAG) return field_flag(f, a) == field_flag(f, b);
     return strcmp(field_text(f, a), field_text(f, b)) == 0;
 }

@@ -27,6 +27,8 @@ struct record {
     const char *cpu, *governor, *blas, *version, *time, *command;
     double load;
     int64_t cpus, seed, schema;
+    const char *window, *alibi, *varlen;
+    double softcap, pairs;
 };
 
 /* Nothing known. */

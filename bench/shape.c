@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* What a shape amounts to: visible pairs, flops, bytes; and the names of the axes' values. */
+/* What a shape amounts to: flops, bytes; and the names of the axes' values. */
 #include "bench.h"
+#include "packing.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 
 /* With so few queries a run is bounded by reading K and V, not by arithmetic. */
 #define DECODE_QUERIES 8
@@ -37,41 +40,44 @@ const char *stage_name(size_t i)
     return name_in(names, STAGE_COUNT, i);
 }
 
-void shape_sight(const struct shape *s, int64_t i, int64_t *lo, int64_t *hi)
+const char *alibi_name(size_t i)
 {
-    *lo = 0;
-    *hi = s->k;
-    if (s->causal == CAUSAL_NONE) return;
-    int64_t off = s->causal == CAUSAL_BOTTOM_RIGHT ? s->k - s->q : 0;
-    int64_t end = i + off + 1;
-    *hi = end < 0 ? 0 : end < s->k ? end : s->k;
+    static const char *const names[] = {"off", "on"};
+    return name_in(names, sizeof names / sizeof *names, i);
 }
 
-double shape_pairs(const struct shape *s)
+const char *window_name(const struct shape *s) { return s->window ? s->window->name : "none"; }
+
+const char *packing_name(const struct shape *s) { return s->packing ? s->packing->name : "none"; }
+
+const char *shape_text(const struct shape *s, char text[SHAPE_TEXT])
 {
-    if (s->causal == CAUSAL_NONE) return (double)s->q * (double)s->k;
-    double pairs = 0;
-    for (int64_t i = 0; i < s->q; i++) {
-        int64_t lo, hi;
-        shape_sight(s, i, &lo, &hi);
-        pairs += (double)(hi - lo);
-    }
-    return pairs;
+    int n = snprintf(text, SHAPE_TEXT,
+                     "b=%" PRId64 " q=%" PRId64 " k=%" PRId64 " h=%" PRId64 " g=%" PRId64
+                     " d=%" PRId64 " dv=%" PRId64 " %s",
+                     s->b, s->q, s->k, s->h, s->g, s->d, s->dv, causal_name((size_t)s->causal));
+    if (s->window) n += snprintf(text + n, SHAPE_TEXT - (size_t)n, " window %s", s->window->name);
+    if (s->softcap > 0)
+        n += snprintf(text + n, SHAPE_TEXT - (size_t)n, " softcap %g", s->softcap);
+    if (s->alibi) n += snprintf(text + n, SHAPE_TEXT - (size_t)n, " alibi");
+    if (s->packing) /* of any length: may be cut */
+        snprintf(text + n, SHAPE_TEXT - (size_t)n, " varlen %s", s->packing->name);
+    return text;
 }
 
 int64_t shape_width(const struct shape *s) { return s->h * s->d; }
 
 static double projection_flops(const struct shape *s)
 {
-    double E = (double)shape_width(s), q = (double)s->q, k = (double)s->k;
+    double E = (double)shape_width(s), q = (double)shape_all_q(s), k = (double)shape_all_k(s);
     double cols = q * (double)(s->h * s->d) + k * (double)(s->g * (s->d + s->dv)) +
                   q * (double)(s->h * s->dv);
-    return 2 * (double)s->b * E * cols;
+    return 2 * E * cols;
 }
 
 double shape_flops(const struct shape *s)
 {
-    double per_size = 2 * (double)s->b * (double)s->h * shape_pairs(s);
+    double per_size = 2 * (double)s->h * shape_pairs(s);
     double products = per_size * (double)(s->d + s->dv);
     switch (s->stage) {
     case STAGE_RUN:
@@ -89,15 +95,29 @@ double shape_flops(const struct shape *s)
     }
 }
 
+/* Keys of an item that any of its queries sees: what consecutive queries see hangs together. */
+static int64_t keys_seen(const struct shape *s, const struct item *it)
+{
+    int64_t first = it->k, last = 0;
+    for (int64_t i = 0; i < it->q; i++) {
+        int64_t lo, hi;
+        shape_sight(s, it, i, &lo, &hi);
+        if (lo == hi) continue;
+        first = lo < first ? lo : first;
+        last = hi > last ? hi : last;
+    }
+    return last > first ? last - first : 0;
+}
+
 double shape_decode_bytes(const struct shape *s)
 {
-    if (s->stage != STAGE_RUN || s->q > DECODE_QUERIES) return NAN;
-    int64_t lo, hi, keys = 0;
-    for (int64_t i = 0; i < s->q; i++) {
-        shape_sight(s, i, &lo, &hi);
-        keys = hi > keys ? hi : keys;
+    if (s->stage != STAGE_RUN || shape_longest_q(s) > DECODE_QUERIES) return NAN;
+    double keys = 0;
+    for (int64_t b = 0; b < (s->packing ? s->b : 1); b++) {
+        struct item it = shape_item(s, b);
+        keys += (double)keys_seen(s, &it);
     }
-    return (double)sizeof(float) * (double)s->b * (double)s->g * (double)keys *
+    return (double)sizeof(float) * (s->packing ? 1 : (double)s->b) * (double)s->g * keys *
            (double)(s->d + s->dv);
 }
 

@@ -9,22 +9,21 @@
 #define ALIGN 64 /* bytes; rows of tensors in use are rarely worse aligned */
 #define ALIGN_FLOATS (ALIGN / sizeof(float))
 
-/* The extents of a tensor as three factors; a zero: the stage has no such tensor. */
+/* The extents of a tensor as three factors; a zero: the stage has no such tensor. Packed
+   sequences are, as far as extents go, one long item. */
 static void extents(const struct shape *s, int slot, int64_t x[3])
 {
-    int64_t E = shape_width(s);
+    int64_t E = shape_width(s), b = s->packing ? 1 : s->b;
+    int64_t q = s->packing ? shape_all_q(s) : s->q, k = s->packing ? shape_all_k(s) : s->k;
     bool layer = s->stage == STAGE_LAYER, project = s->stage == STAGE_PROJECT;
-    int64_t plain[T_COUNT][3] = {{s->b * s->h, s->q, s->d},
-                                 {s->b * s->g, s->k, s->d},
-                                 {s->b * s->g, s->k, s->dv},
-                                 {s->b * s->h, s->q, s->dv}};
+    int64_t plain[T_COUNT][3] = {
+        {b * s->h, q, s->d}, {b * s->g, k, s->d}, {b * s->g, k, s->dv}, {b * s->h, q, s->dv}};
     int64_t layers[T_COUNT][3] = {
-        {s->b, s->q, E}, {s->b, s->q == s->k ? 0 : s->k, E}, {0, 0, 0}, {s->b, s->q, E}};
-    int64_t projects[T_COUNT][3] = {
-        {s->b, s->q, E},
-        {s->b, s->k, E},
-        {s->b, s->q, s->h * s->dv},
-        {s->b, 1, s->q * (s->h * s->d + E) + s->k * s->g * (s->d + s->dv)}};
+        {b, q, E}, {b, shape_is_self(s) ? 0 : k, E}, {0, 0, 0}, {b, q, E}};
+    int64_t projects[T_COUNT][3] = {{b, q, E},
+                                    {b, k, E},
+                                    {b, q, s->h * s->dv},
+                                    {b, 1, q * (s->h * s->d + E) + k * s->g * (s->d + s->dv)}};
     memcpy(x, layer ? layers[slot] : project ? projects[slot] : plain[slot], 3 * sizeof *x);
 }
 

@@ -18,6 +18,7 @@ trap 'rm -rf "$tmp"' EXIT
 n=0
 failed=0
 quick='--min-time 0.001 -r 2 --no-peaks --no-memory'
+once='--min-time 0.000001 -r 1 --no-peaks --no-memory' # right or wrong is all that matters
 
 ok() { n=$((n + 1)); echo "ok $n $1"; }
 not_ok() {
@@ -101,13 +102,25 @@ usage "time hexadecimal" --min-time 0x1
 usage "time with unit" --min-time 1s
 usage "negative seed" --seed -1
 usage "value for a switch" --cold=1
+for window in 255 255: :0 -2:0 0:-2 1:2:3 a:0 '1: 0' +1:0 1,0 99999999999:0 0:2000000000 NONE; do
+    usage "window $window" --window "$window"
+done
+for cap in x -1 1e9 1e-9 nan inf 0x1 5% '' '1,,2'; do usage "softcap '$cap'" --softcap "$cap"; done
+usage "alibi" --alibi yes
+for lengths in 0 0:5 5:0 +5 5+ 5: :5 5:6:7 5++6 -5 5-9 x splits split+5 2000000000 \
+    600000000+600000000 99999999999999999999 5,,6; do
+    usage "varlen $lengths" --varlen "$lengths"
+done
+usage "too many tokens to split" -b 2000 -q 1000000 --varlen split
+usage "too many sequences" -b 100000 -q 1 --varlen split
+usage "packed stage that nothing has" --impl unfused --stage softmax --varlen split
 usage "stage that nothing has" --impl gemm --stage layer
 
 # -------------------------------------------------------- what only looks
 status "help" 0 --help
 grep -q 'exit status: 0' "$tmp/out" || grep -q 'Exit status: 0' "$tmp/out"
 check "help tells the exit status" $?
-grep -q '2 b h pairs (d + dv)' "$tmp/out"; check "help tells what is counted" $?
+grep -q '2 h pairs (d + dv)' "$tmp/out"; check "help tells what is counted" $?
 status "version" 0 --version
 status "list" 0 --list
 models=$(sed 1d "$tmp/out" | cut -d' ' -f1 | paste -sd, -)
@@ -115,7 +128,7 @@ status "every model of the list" 0 -m "$models" --dry-run
 status "dry run" 0 -q '128-1024*2,100-102,7' --impl fused --dry-run -o csv
 [ "$(sed 1d "$tmp/out" | cut -d, -f8 | paste -sd' ' -)" = '128 256 512 1024 100 101 102 7' ]
 check "ranges" $?
-grep -q '8 rows in 8 shapes' "$tmp/err"; check "dry run tells rows and memory" $?
+grep -q '8 rows in 8 groups' "$tmp/err"; check "dry run tells rows and memory" $?
 run -q 8 -q 16 --queries=24 --impl fused --dry-run -o csv
 [ "$(sed 1d "$tmp/out" | cut -d, -f8 | paste -sd' ' -)" = '8 16 24' ]
 check "repeated flags" $?
@@ -123,6 +136,14 @@ run -m bert-base -q 64 -T 1,2 --impl fused,gemm --dry-run -o csv
 [ "$(sed 1d "$tmp/out" | cut -d, -f1,8,9,15 | paste -sd' ' -)" = \
     '"bert-base",64,64,1 "bert-base",64,64,2 "bert-base",64,64,1 "bert-base",64,64,2' ]
 check "parts of a model replaced" $?
+run -b 1,2 -q 8,16 --varlen 3+4:9,none,5 --impl fused --dry-run -o csv
+[ "$(sed 1d "$tmp/out" | awk -F, '{ print $7","$8","$9","$(NF - 1) }' | sort | paste -sd' ' -)" = \
+    '1,16,16,"none" 1,5,5,"5" 1,8,8,"none" 2,16,16,"none" 2,3,6,"3+4:9" 2,8,8,"none"' ]
+check "lengths replace -b, -q and -k" $?
+run -q 64 --causal none,top-left --window 3:0,none --softcap none,9 --alibi off,on --dry-run
+grep -q '32 rows in 1 group,' "$tmp/err"; check "rules are measured together" $?
+run -q 64 --stage run,layer --varlen none,split --window 3:0,none --impl fused --dry-run
+grep -q '8 rows in 4 groups,' "$tmp/err"; check "but only on the same tensors" $?
 
 # ------------------------------------------------------------ environment
 status "too large for memory" 3 -q 1000000000 -k 1000000000
@@ -151,6 +172,75 @@ status "few tasks for the threads: rows, BLAS's own threads" 0 -q 1,70 -k 64 -H 
     --impl fused,unfused,gemm $quick -r 1
 # shellcheck disable=SC2086
 status "layer over another length" 0 -q 9 -k 20 -H 2 -d 16 --stage layer,project $quick
+# shellcheck disable=SC2086
+status "rules agree" 0 -b 2 -q 1,9,70 -k 1,40 -H 6 -g 2 -d 24 --dv 16 \
+    --causal none,top-left,bottom-right --window none,3:0,-1:4,9:-1,200:0 \
+    --softcap none,1.5 --alibi off,on --impl fused,unfused,naive,gemm $once -o json
+python "rules: visible pairs and flops, alignment, ratios" <<'END'
+import json, sys
+def pairs(r):
+    left, right = (-1, -1) if r["window"] == "none" else map(int, r["window"].split(":"))
+    off, n = 0 if r["causal"] == "top-left" else r["k"] - r["q"], 0
+    for at in range(off, off + r["q"]):
+        keys = range(r["k"])
+        n += sum((r["causal"] == "none" or j <= at) and (left < 0 or at - left <= j)
+                 and (right < 0 or j <= at + right) for j in keys)
+    return n * r["b"]
+rows = json.load(open(sys.argv[1] + "/out"))
+assert len(rows) == 6 * 3 * 5 * 2 * 2 * 4
+rule = lambda r: (r["q"], r["k"], r["causal"], r["window"], r["softcap"], r["alibi"])
+unfused = {rule(r): r["min_ns"] for r in rows if r["impl"] == "unfused"}
+seen = set()
+for r in rows:
+    assert r["pairs"] == pairs(r) and r["flops"] == 2 * 6 * r["pairs"] * (24 + 16), r
+    assert abs(r["vs_unfused"] - unfused[rule(r)] / r["min_ns"]) < 1e-6 * r["vs_unfused"]
+    assert r["softcap"] in (0, 1.5) and r["alibi"] in ("off", "on") and r["varlen"] == "none"
+    seen.add(rule(r))
+    if r["q"] <= 8: # decoding: the keys that any query sees
+        assert r["kv_bytes"] == 4 * r["b"] * 2 * (24 + 16) * r["pairs"] / r["b"], r
+assert len(seen) == 6 * 3 * 5 * 2 * 2
+END
+# shellcheck disable=SC2086
+status "rules: all stages, threads" 0 -b 2 -q 40 -k 50 -H 4 -g 4,1 -d 16 --window none,7:3 \
+    --softcap 2 --alibi on -T 1,2,3 --stage run,layer,project,scores,softmax,values \
+    --impl fused,unfused,naive $once
+# shellcheck disable=SC2086
+status "packed sequences agree" 0 -b 5 -q 1,60 -k 30,60 -H 4 -g 1,4 -d 16 --dv 24 \
+    --varlen split,3+0+70+1,0:5+40:0+9:70+100:30,1:30+1:50 --causal none,bottom-right \
+    --window none,5:2 --stage run,layer,project --impl fused,unfused,naive,gemm -T 3 $once
+# shellcheck disable=SC2086
+status "packed sequences and every rule" 0 -b 4 -q 50 -H 6 -g 3 -d 16 --varlen split,20:90+7+60:3 \
+    --causal none,top-left --window 9:9 --softcap 2 --alibi on --stage run,layer \
+    --impl fused,unfused,naive --cold $once
+packed="-b 6 -q 40 -k 40,50 -H 2 -d 8 --varlen split,20:90+7+60:3 --causal bottom-right $once"
+# shellcheck disable=SC2086
+run $packed -o json --seed 7
+cp "$tmp/out" "$tmp/seed7"
+# shellcheck disable=SC2086
+run $packed -o json --seed 8
+python "packed sequences: pairs, seeds" <<'END'
+import json, sys
+def lower(q, k): return sum(max(0, min(k, i + k - q + 1)) for i in range(q))
+a, b = (json.load(open(sys.argv[1] + "/" + f)) for f in ("seed7", "out"))
+assert len(a) == len(b) == 6
+for r, s in zip(a, b):
+    assert r["flops"] == 2 * 2 * r["pairs"] * 16 and r["verified"] is True
+    if r["varlen"] == "split":
+        assert r["pairs"] != s["pairs"] and (r["b"], r["q"]) == (6, 40)
+        assert r["k"] != 40 or r["pairs"] > 6 * lower(40, 40) # equal lengths have the fewest
+    else:
+        assert r["pairs"] == s["pairs"] == lower(20, 90) + lower(7, 7) + lower(60, 3)
+        assert (r["b"], r["q"], r["k"]) == (3, 29, 33)
+END
+# shellcheck disable=SC2086
+run -b 3 -q 1 -k 500 -H 4 -g 2 -d 32 --varlen none,split --window none,99:0 --impl fused $quick \
+    -o json
+python "packed sequences and windows: bytes while decoding" <<'END'
+import json, sys
+rows = json.load(open(sys.argv[1] + "/out"))
+assert [r["kv_bytes"] / (4 * 2 * 64) for r in rows[:3]] == [1500, 300, 1500]
+assert 102 <= rows[3]["kv_bytes"] / (4 * 2 * 64) <= 300 and all(r["gbps"] > 0 for r in rows)
+END
 # shellcheck disable=SC2086
 status "instruction sets" 0 -q 40 --isa base,avx2,avx512 $quick
 # shellcheck disable=SC2086
@@ -191,6 +281,7 @@ for r in rows:
     assert r["time"].endswith("Z") and len(r["time"]) == 20
     assert r["blas"] and r["version"] and r["schema"] == 1
 assert list(rows[0])[:3] == ["model", "impl", "stage"]
+assert list(rows[0])[-6:] == ["schema", "window", "softcap", "alibi", "varlen", "pairs"]
 open(sys.argv[1] + "/names", "w").write("\n".join(rows[0]))
 END
 odd_run 2 jsonl
@@ -228,6 +319,14 @@ odd_run 2 md
 check "md: a table and nothing else" $?
 head -1 "$tmp/out" | grep -q '| *q |' && ! head -1 "$tmp/out" | grep -q '| *k |'
 check "md: only axes that vary" $?
+# shellcheck disable=SC2086
+run -q 16 --window 3:0,none --alibi on $quick
+head -1 "$tmp/out" | grep -q '| window' && ! head -1 "$tmp/out" | grep -q 'softcap\|alibi\|varlen'
+check "md: only rules that vary" $?
+# shellcheck disable=SC2086
+run -q 16 --softcap none,30 --impl fused $quick
+[ "$(sed '1,2d;s/ *|$//;s/.* //' "$tmp/out" | paste -sd' ' -)" = '0 30.0' ]
+check "md: numbers that vary" $?
 # shellcheck disable=SC2086
 run -q 16 $quick -o json -oe jsonl
 python "-oe: the second format on stderr" <<'END'
@@ -269,6 +368,21 @@ if [ -n "$wrong" ]; then
         preload $error 1 -o json; check "wrong result: $error" $?
         grep -q '"verified": false' "$tmp/out"; check "wrong result: $error: in the row" $?
         grep -q 'WRONG' "$tmp/err"; check "wrong result: $error: said" $?
+    done
+    for rule in '' '--window 7:0' '--softcap 1' '--alibi on' '--varlen 9+30:40+4'; do
+        # shellcheck disable=SC2086
+        preload none 0 $rule; check "the stand-in with${rule:-out rules}" $?
+    done
+    for error in window softcap alibi offsets; do
+        case $error in
+        window) rule='--window 7:0' ;;
+        softcap) rule='--softcap 1' ;;
+        alibi) rule='--alibi on' ;;
+        offsets) rule='--varlen 9+30:40+4' ;;
+        esac
+        # shellcheck disable=SC2086
+        preload $error 1 $rule; check "wrong rule: $error" $?
+        grep -q "WRONG.*${rule#--}\|WRONG.*alibi" "$tmp/err"; check "wrong rule: $error: said" $?
     done
     preload zero 0 --no-verify; check "wrong result: not looked at" $?
     preload status 3; check "a run that fails" $?

@@ -38,6 +38,15 @@ void softmax_rows(const struct kernels *kernels, int64_t rows, int64_t cols, flo
     kernels->softmax_rows(&t);
 }
 
+void softmax_row_by_rules(const struct kernels *kernels, const struct row_rules *rules,
+                          int64_t cols, float *s, int64_t lds, float *m, float *l)
+{
+    const int32_t sight[1][2] = {{rules->lo, rules->hi}};
+    if (rules->softcap > 0) kernels->softcap_row(cols, s, rules->softcap);
+    if (rules->slope > 0) kernels->alibi_row(cols, s, rules->slope, rules->at);
+    softmax_rows(kernels, 1, cols, s, lds, sight, m, l);
+}
+
 void softmax_finish(const struct kernels *kernels, int64_t rows, int64_t dv, float *o,
                     int64_t ldo, const float *l)
 {

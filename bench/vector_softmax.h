@@ -19,6 +19,14 @@ int softmax_best_isa(void);
    sight holds per row the columns [lo, hi) that it sees, NULL: all. m is scratch. */
 void softmax_rows(const struct kernels *kernels, int64_t rows, int64_t cols, float *s,
                   int64_t lds, const int32_t (*sight)[2], float *m, float *l);
+/* What happens to one row before: capped, then ALiBi's bias on all columns; then only [lo, hi)
+   are seen. 0: no such rule. at is the query's place among the columns. */
+struct row_rules {
+    float softcap, slope, at;
+    int32_t lo, hi;
+};
+void softmax_row_by_rules(const struct kernels *kernels, const struct row_rules *rules,
+                          int64_t cols, float *s, int64_t lds, float *m, float *l);
 /* o / l per row, 0 where l is 0: what is left to do after the second product. */
 void softmax_finish(const struct kernels *kernels, int64_t rows, int64_t dv, float *o,
                     int64_t ldo, const float *l);
