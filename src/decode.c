@@ -45,15 +45,15 @@ INLINE void dots(int nr, const struct few_rows *t, int64_t r0, int64_t j0)
             UNROLL for (int r = 0; r < nr; r++) acc[r * nk + k] += v * y[r];
         }
     }
+    int64_t n = t->keys - j0 < nk ? t->keys - j0 : nk;
     if (d < t->D)
-        for (int k = 0; k < nk; k++) {
+        for (int k = 0; k < n; k++) {
             vf v = load_n(x[k] + d, t->D - d);
             for (int r = 0; r < nr; r++) acc[r * nk + k] += v * load_n(q[r] + d, t->D - d);
         }
     vf s = sums(acc) * t->scale;
     float lane[W];
     store(lane, s);
-    int64_t n = t->keys - j0 < nk ? t->keys - j0 : nk;
     for (int r = 0; r < nr && r0 + r < t->rows; r++)
         memcpy(t->s + (r0 + r) * t->lds + j0, lane + r * nk, (size_t)n * sizeof(float));
 }
