@@ -12,10 +12,12 @@
 #include "job.h"
 
 enum finiteness { UNKNOWN, FINITE, NOT_FINITE };
+enum copied { NOTHING, AS_IS, WITHOUT_NAN };
 
 struct tile_state {
-    struct kv_tile kv;     /* the tile */
-    struct kv_tile finite; /* the same with non-finite values as 0 */
+    struct kv_tile kv;   /* the tile */
+    struct kv_tile copy; /* its values in scratch */
+    enum copied copied;
     enum finiteness values;
 };
 
@@ -52,12 +54,42 @@ static void score_product(const struct block *blk, const struct tile_state *tile
     attn_i_sgemm(&p);
 }
 
+/* 0 * NaN is NaN: values that are not finite must not meet rows that do not see their key. */
+static bool has_nan(const struct block *blk, struct tile_state *tile)
+{
+    if (tile->values == UNKNOWN)
+        tile->values = attn_i_values_finite(blk, &tile->kv) ? FINITE : NOT_FINITE;
+    return tile->values == NOT_FINITE;
+}
+
+/* The values as a strip needs them: in place, or as a copy made at most once for strips that
+   need the same. */
+static const struct kv_tile *values_for(const struct block *blk, struct tile_state *tile,
+                                        bool without_nan)
+{
+    bool pad = attn_i_pads_values(blk->job->op, blk->cut);
+    enum copied want = without_nan ? WITHOUT_NAN : pad ? AS_IS : NOTHING;
+    if (want == NOTHING) return &tile->kv;
+    if (tile->copied != want) {
+        int64_t Dv = blk->job->op->Dv;
+        tile->copy =
+            attn_i_copy_values(blk, &tile->kv, pad ? round_up(Dv, LANES_MAX) : Dv, without_nan);
+        tile->copied = want;
+    }
+    return &tile->copy;
+}
+
+/* o = p v, or o += p v. Where the columns of V would make the small-matrix kernels call malloc
+   (see attend_strip), both V and the product have zeros behind them, and the product is added to
+   o afterwards. */
 static void value_product(const struct block *blk, const struct kv_tile *kv,
                           const struct strip *t, float *o, bool first)
 {
+    const attn_op *op = blk->job->op;
+    bool pad = attn_i_pads_values(op, blk->cut);
     struct product p = {
         .m = t->rows,
-        .n = blk->job->op->Dv,
+        .n = op->Dv,
         .k = t->cols,
         .alpha = 1.0f,
         .beta = first ? 0.0f : 1.0f,
@@ -68,17 +100,15 @@ static void value_product(const struct block *blk, const struct kv_tile *kv,
         .c = o,
         .ldc = blk->o_row,
     };
-    attn_i_sgemm(&p);
-}
-
-/* 0 * NaN is NaN: values that are not finite must not meet rows that do not see their key. */
-static bool needs_finite_copy(const struct block *blk, struct tile_state *tile)
-{
-    if (tile->values == UNKNOWN) {
-        tile->values = attn_i_values_finite(blk, &tile->kv) ? FINITE : NOT_FINITE;
-        if (tile->values == NOT_FINITE) tile->finite = attn_i_finite_values(blk, &tile->kv);
+    if (pad) {
+        p.n = p.ldc = kv->ldv;
+        p.beta = 0.0f;
+        p.c = blk->scratch->o_tile;
     }
-    return tile->values == NOT_FINITE;
+    attn_i_sgemm(&p);
+    for (int64_t r = 0; r < t->rows && pad; r++)
+        op->kernels->merge_row(op->Dv, o + r * blk->o_row, first ? 0.0f : 1.0f, p.c + r * p.ldc,
+                               1.0f);
 }
 
 /* Strip s of head h0 + g against a tile. */
@@ -112,9 +142,9 @@ static void attend_strip(const struct block *blk, struct tile_state *tile, int64
 
     score_product(blk, tile, &t);
     attn_i_strip_softmax(blk, &t, g * blk->nq + i0 - blk->i0, *started ? o : NULL);
-    bool copy = t.sight != SEES_ALL && needs_finite_copy(blk, tile);
-    value_product(blk, copy ? &tile->finite : &tile->kv, &t, o, !*started);
-    if (copy) attn_i_strip_repair(blk, &t, &tile->kv, o);
+    bool repair = t.sight != SEES_ALL && has_nan(blk, tile);
+    value_product(blk, values_for(blk, tile, repair), &t, o, !*started);
+    if (repair) attn_i_strip_repair(blk, &t, &tile->kv, o);
     *started = 1;
 }
 

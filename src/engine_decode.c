@@ -74,7 +74,7 @@ static void add_values(const struct block *blk, const struct kv_tile *kv, struct
 {
     const struct kernels *kn = blk->job->op->kernels;
     bool copy = sight != SEES_ALL && !attn_i_values_finite(blk, kv);
-    struct kv_tile values = copy ? attn_i_finite_values(blk, kv) : *kv;
+    struct kv_tile values = copy ? attn_i_copy_values(blk, kv, blk->job->op->Dv, true) : *kv;
     p->D = blk->job->op->Dv;
     p->o = blk->scratch->o_rows;
     p->x = values.v;

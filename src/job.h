@@ -109,7 +109,8 @@ static inline int64_t strip_start(int64_t Lq, int64_t n_strips, int64_t n)
 struct thread_scratch {
     float *s;             /* strip_rows x tile_keys, padded: a strip of scores */
     float *kt;            /* Dk x tile_keys: a key tile, transposed */
-    float *v_finite;      /* tile_keys x Dv: a value tile with NaN and Inf as 0 */
+    float *v_copy;        /* tile_keys x padded Dv: a value tile, see attn_i_copy_values */
+    float *o_tile;        /* strip_rows x padded Dv, where attn_i_pads_values */
     float *m, *l;         /* rows of a block */
     float *mean;          /* per averaged stage: strip_rows x Lk */
     const float **q_rows; /* decode: pointers to rows */
@@ -130,6 +131,8 @@ void attn_i_carve_thread(const struct job *job, const struct plan *plan, const s
                          char *memory, struct thread_scratch *scratch);
 void attn_i_carve_shared(const struct job *job, const struct plan *plan, struct carver *c,
                          struct shared *shared);
+/* Must the value products of this cut have columns to spare? See engine_blas.c. */
+bool attn_i_pads_values(const attn_op *op, const struct cut *cut);
 /* Bytes that the run takes with this plan. */
 size_t attn_i_plan_bytes(const struct plan *plan);
 /* What a caller's workspace must hold: grows with every size, never less than the plan's. */
@@ -175,8 +178,9 @@ struct kv_tile {
     int64_t ldk, ldv, j0, count;
 };
 struct kv_tile attn_i_kv_tile(const struct block *blk, int64_t j0, int64_t count);
-/* The tile with non-finite values as 0, in scratch. */
-struct kv_tile attn_i_finite_values(const struct block *blk, const struct kv_tile *tile);
+/* The tile with rows of ld floats, 0 behind Dv, in scratch; finite: with NaN and Inf as 0. */
+struct kv_tile attn_i_copy_values(const struct block *blk, const struct kv_tile *tile, int64_t ld,
+                                  bool finite);
 bool attn_i_values_finite(const struct block *blk, const struct kv_tile *tile);
 
 /* Where the queries of a strip lie; rows are q.sl apart. */

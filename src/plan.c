@@ -40,7 +40,7 @@ static bool is_causal(const struct job *job) { return job->op->causal != ATTN_CA
 /* Largest strip and tile of the small-matrix path; false when D is too large for it. */
 static bool small_shape(const struct job *job, int64_t *rows, int64_t *keys)
 {
-    int64_t D = max64(job->op->Dk, job->op->Dv);
+    int64_t D = max64(job->op->Dk, round_up(job->op->Dv, LANES_MAX));
     *rows = is_causal(job) ? STRIP_ROWS_CAUSAL : STRIP_ROWS;
     *keys = min64(TILE_KEYS, SMALL_PRODUCT / (*rows * D) / LANES_MAX * LANES_MAX);
     if (*keys < 2 * TILE_KEYS_MIN) {
@@ -136,6 +136,12 @@ int32_t attn_i_mean_stages(const attn_args *args)
     return n;
 }
 
+bool attn_i_pads_values(const attn_op *op, const struct cut *cut)
+{
+    int64_t rest = op->Dv % LANES_MAX;
+    return cut->path == PATH_TILES && rest >= 1 && rest <= 8;
+}
+
 /* ------------------------------------------------------------- memory */
 
 static void carve_cut(const struct job *job, const struct cut *cut, int64_t heads,
@@ -147,7 +153,10 @@ static void carve_cut(const struct job *job, const struct cut *cut, int64_t head
     int64_t lds = round_up(cut->tile_keys, LANES_MAX);
     scratch->s = attn_i_carve(c, (few ? rows : cut->strip_rows) * lds, sizeof(float));
     scratch->kt = attn_i_carve(c, cut->path == PATH_TILES ? op->Dk * lds : 0, sizeof(float));
-    scratch->v_finite = attn_i_carve(c, cut->tile_keys * op->Dv, sizeof(float));
+    int64_t Dv = round_up(op->Dv, LANES_MAX);
+    scratch->v_copy = attn_i_carve(c, cut->tile_keys * Dv, sizeof(float));
+    scratch->o_tile =
+        attn_i_carve(c, attn_i_pads_values(op, cut) ? cut->strip_rows * Dv : 0, sizeof(float));
     scratch->m = attn_i_carve(c, rows, sizeof(float));
     scratch->l = attn_i_carve(c, rows, sizeof(float));
     scratch->q_rows = attn_i_carve(c, few ? rows : 0, sizeof(float *));

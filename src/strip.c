@@ -79,19 +79,21 @@ bool attn_i_values_finite(const struct block *blk, const struct kv_tile *tile)
     return blk->job->op->kernels->all_finite(tile->count, blk->job->op->Dv, tile->v, tile->ldv);
 }
 
-struct kv_tile attn_i_finite_values(const struct block *blk, const struct kv_tile *tile)
+struct kv_tile attn_i_copy_values(const struct block *blk, const struct kv_tile *tile, int64_t ld,
+                                  bool finite)
 {
     int64_t Dv = blk->job->op->Dv;
-    struct kv_tile finite = *tile;
-    float *to = blk->scratch->v_finite;
-    for (int64_t j = 0; j < tile->count; j++)
-        for (int64_t d = 0; d < Dv; d++) {
-            float x = tile->v[j * tile->ldv + d];
-            to[j * Dv + d] = isfinite(x) ? x : 0.0f;
-        }
-    finite.v = to;
-    finite.ldv = Dv;
-    return finite;
+    struct kv_tile copy = *tile;
+    float *to = blk->scratch->v_copy;
+    copy.v = to;
+    copy.ldv = ld;
+    for (int64_t j = 0; j < tile->count; j++, to += ld) {
+        memcpy(to, tile->v + j * tile->ldv, (size_t)Dv * sizeof *to);
+        for (int64_t d = 0; d < Dv && finite; d++)
+            if (!isfinite(to[d])) to[d] = 0.0f;
+        for (int64_t d = Dv; d < ld; d++) to[d] = 0.0f;
+    }
+    return copy;
 }
 
 /* One value that is NaN or Inf, in column d of key j. */
