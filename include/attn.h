@@ -81,8 +81,9 @@
  * - NaN or Inf in K or V at a key that a row does not see never reaches that
  *   row. A visible key whose weight underflows to 0 and whose V holds NaN
  *   gives NaN (0 * NaN).
- * - Keys outside the key range are never read.
- * - B == 0 or Lq == 0: success, nothing is written.
+ * - Keys outside the key range are never read (but an attn_layer projects all
+ *   of x_kv).
+ * - B == 0 or Lq == 0: success once the options fit; nothing is written.
  *
  * Errors
  * ------
@@ -92,14 +93,21 @@
  * has been written; after ATTN_ENOMEM, _EBLAS or _EINTERNAL from a run, its
  * outputs are undefined. attn_explain() says in words what is wrong with a run.
  * The library never aborts, exits, prints, reads the environment or installs a
- * handler, and leaves no process-wide setting changed.
+ * signal handler (it registers fork handlers), and leaves no process-wide
+ * setting changed.
  *
  * Threads
  * -------
  * Setters and destroy need the handle to themselves. Runs do not change what
  * an attn_op or attn_layer means: any number of threads may run one at once.
  * An attn_args serves one run at a time. The number of threads of a run never
- * changes its bits.
+ * changes its bits. The pool's threads take the CPU affinity of the thread whose
+ * run first needed them.
+ *
+ * While a run is active, a build of OpenBLAS with threads of its own may have its
+ * count at 1; the host's value is back when no run is active. A serial build
+ * must not be called by the host at the same time: neither result would be
+ * right.
  *
  * What is not promised
  * --------------------
@@ -294,8 +302,8 @@ ATTN_API attn_status attn_op_set_chunk(attn_op *op, int64_t size);
  * Set a soft cap, s = cap * tanh(s / cap), applied before the masks; huge
  * scores saturate at +-cap (Gemma 2, arXiv:2408.00118).
  *
- * @param cap > 0 and finite as a float; 0 switches it off (the default)
- * @return ATTN_EINVAL: op is NULL, cap negative or not finite as a float.
+ * @param cap >= 2^-126 and finite as a float; 0 switches it off (the default)
+ * @return ATTN_EINVAL: op is NULL, or any other cap.
  * Threads: op to yourself. Since 0.1.
  */
 ATTN_API attn_status attn_op_set_softcap(attn_op *op, double cap);
@@ -407,7 +415,8 @@ ATTN_API attn_status attn_args_set_strides(attn_args *args, int32_t slot,
  * @param strides four strides in elements, copied, any sign; those of axes of
  *                extent 1 are ignored. NULL: packed row-major in dims
  * @return ATTN_EINVAL: args is NULL, dims is NULL with a mask, or an extent is
- *         negative. Extents are compared with the sizes by the run.
+ *         negative. ATTN_EOVERFLOW: the product of the extents overflows.
+ *         Extents are compared with the sizes by the run.
  * Threads: args to yourself. Since 0.1.
  */
 ATTN_API attn_status attn_args_set_mask_bool(attn_args *args, const uint8_t *mask,
@@ -418,6 +427,9 @@ ATTN_API attn_status attn_args_set_mask_bool(attn_args *args, const uint8_t *mas
  * added to the scores, after the softcap. -inf means "not visible" exactly as
  * false does, even on a NaN score; NaN and +inf make the row NaN where they
  * are visible. Both masks may be set; they combine.
+ *
+ * @return as attn_args_set_mask_bool().
+ * Threads: args to yourself. Since 0.1.
  */
 ATTN_API attn_status attn_args_set_mask_add(attn_args *args, const float *mask,
                                             const int64_t dims[4], const int64_t strides[4]);
@@ -525,6 +537,9 @@ ATTN_API attn_status attn_args_set_offsets_q(attn_args *args, const void *offset
 /**
  * Like attn_args_set_offsets_q(), but for keys and values: k (token, kv head,
  * Dk), v (token, kv head, Dv), Lk the number of tokens in the buffer.
+ *
+ * @return as attn_args_set_offsets_q().
+ * Threads: args to yourself. Since 0.1.
  */
 ATTN_API attn_status attn_args_set_offsets_k(attn_args *args, const void *offsets,
                                              int32_t index_type, int64_t n_sequences);
@@ -533,8 +548,10 @@ ATTN_API attn_status attn_args_set_offsets_k(attn_args *args, const void *offset
  * Ask for the weights A: attn_args_set_scores_out(args, ATTN_STAGE_WEIGHTS,
  * weights, 0).
  *
- * @param weights (B, Hq, Lq, Lk) packed, borrowed; every row sums to 1, or is
- *                0 when it sees no key. NULL: do not
+ * @param weights (B, Hq, Lq, Lk) packed, borrowed; every row sums to 1 (to less
+ *                with sinks), or is 0 when it sees no key. NULL: do not
+ * @return ATTN_EINVAL: args is NULL.
+ * Threads: args to yourself. Since 0.1.
  */
 ATTN_API attn_status attn_args_set_weights(attn_args *args, float *weights);
 
@@ -577,7 +594,8 @@ ATTN_API attn_status attn_args_set_lse(attn_args *args, float *lse);
 ATTN_API attn_status attn_args_set_type(attn_args *args, int32_t slot, int32_t type);
 
 /**
- * Give the memory that a run may use, so that it allocates nothing, ever.
+ * Give the memory that a run may use, so that it allocates nothing, ever, but
+ * the pool's threads and BLAS's own buffers at their first need.
  *
  * @param memory borrowed, any alignment; its contents mean nothing before or
  *               after a run. NULL with bytes 0: none
@@ -618,7 +636,9 @@ ATTN_API attn_status attn_run(const attn_op *op, int64_t B, int64_t Lq, int64_t 
  *
  * @return as attn_run(), and ATTN_EINVAL for: strides, mask extents, key
  *         ranges or counts of elements that do not fit the sizes, a workspace
- *         that is too small, outputs that overlap.
+ *         that is too small, outputs that overlap. ATTN_EOVERFLOW: score
+ *         outputs of more than 2^31 - 1 keys. ATTN_EUNSUPPORTED: masks or score
+ *         outputs with packed sequences.
  * Threads: any number may run one op, each with its own args. Since 0.1.
  */
 ATTN_API attn_status attn_run_args(const attn_op *op, int64_t B, int64_t Lq, int64_t Lk,
@@ -634,7 +654,7 @@ ATTN_API attn_status attn_run_args(const attn_op *op, int64_t B, int64_t Lq, int
  *
  * computed without overflow. Two empty parts (lse -inf) give 0 and -inf.
  * Expect a relative error of 1e-4 + 2^-23 * max |lse|: the log-sum-exp is a
- * float. For runs without sinks.
+ * float. For runs without sinks. The four arrays must not overlap.
  *
  * @param rows     rows of the four arrays, >= 0
  * @param Dv       size of a row of o, >= 1
@@ -750,8 +770,9 @@ ATTN_API attn_status attn_layer_set_weights(attn_layer *layer, int32_t which, in
  * @param y_strides four strides in the order (B, H, L, D), D stride 1; y must
  *                  not overlap itself or x. NULL: packed (B, L, H * D)
  * @return ATTN_EINVAL: layer is NULL, an unknown which, a negative size, a
- *         NULL tensor that has elements, bad strides. ATTN_ESTATE: this weight
- *         is not set. ATTN_EOVERFLOW, ATTN_ENOMEM.
+ *         NULL tensor that has elements, bad strides, a pointer that is not
+ *         aligned to 4 bytes, y overlapping itself or x. ATTN_ESTATE: this
+ *         weight is not set. ATTN_EOVERFLOW, ATTN_ENOMEM.
  * Threads: any number may use one layer. Since 0.1.
  */
 ATTN_API attn_status attn_layer_project(const attn_layer *layer, int32_t which, int64_t B,
@@ -765,7 +786,7 @@ ATTN_API attn_status attn_layer_project(const attn_layer *layer, int32_t which, 
  *
  * @param x_q  (B, Lq, E_q)
  * @param x_kv (B, Lk, E_kv); NULL: self-attention, x_kv = x_q, which needs
- *             E_kv == E_q and Lk == Lq
+ *             E_kv == E_q, Lk == Lq, and both sides packed or neither
  * @param out  (B, Lq, E_out)
  * @param args optional tensors, or NULL; strides must not be set in it, and
  *             its workspace counts for the whole layer
@@ -792,7 +813,13 @@ ATTN_API attn_status attn_layer_run(const attn_layer *layer, int64_t B, int64_t 
 ATTN_API attn_status attn_workspace_bytes(const attn_op *op, int64_t B, int64_t Lq, int64_t Lk,
                                           const attn_args *args, size_t *bytes);
 
-/** Like attn_workspace_bytes(), but for attn_layer_run(). Since 0.1. */
+/**
+ * Like attn_workspace_bytes(), but for attn_layer_run(). Ask after the weights
+ * are set: with W_O a layer needs more.
+ *
+ * @return ATTN_EINVAL: layer or bytes is NULL, a negative size. ATTN_EOVERFLOW.
+ * Threads: any. Since 0.1.
+ */
 ATTN_API attn_status attn_layer_workspace_bytes(const attn_layer *layer, int64_t B, int64_t Lq,
                                                 int64_t Lk, const attn_args *args, size_t *bytes);
 

@@ -173,7 +173,7 @@ static attn_status set_offsets(const void *offsets, int32_t index_type, int64_t 
 {
     int64_t *copy = NULL;
     REQUIRE(index_type == ATTN_I32 || index_type == ATTN_I64, ATTN_EINVAL);
-    REQUIRE(!offsets || n >= 0, ATTN_EINVAL);
+    REQUIRE(n >= 0, ATTN_EINVAL);
     REQUIRE(!offsets || (uint64_t)n < PTRDIFF_MAX / sizeof *copy, ATTN_EOVERFLOW);
     if (offsets) {
         copy = malloc(((size_t)n + 1) * sizeof *copy);

@@ -7,6 +7,7 @@
 #include "blas.h"
 #include "job.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -93,7 +94,7 @@ attn_status attn_op_set_chunk(attn_op *op, int64_t size)
 
 attn_status attn_op_set_softcap(attn_op *op, double cap)
 {
-    REQUIRE(op && cap >= 0.0 && isfinite((float)cap), ATTN_EINVAL);
+    REQUIRE(op && (cap == 0.0 || cap >= (double)FLT_MIN) && isfinite((float)cap), ATTN_EINVAL);
     op->softcap = (float)cap;
     return ATTN_OK;
 }
@@ -165,20 +166,30 @@ static attn_status check_rows(int64_t rows, int64_t Dv, bool arrays)
     return ATTN_OK;
 }
 
+/* A part with a log-sum-exp of -inf is empty; NaN goes on into the sum. */
+static void merge_row(const struct kernels *kn, int64_t Dv, float *o, float *lse,
+                      const float *o_part, float lse_part)
+{
+    bool first = *lse == -INFINITY, none = lse_part == -INFINITY;
+    if (first && none)
+        memset(o, 0, (size_t)Dv * sizeof *o);
+    else if (first)
+        memcpy(o, o_part, (size_t)Dv * sizeof *o);
+    if (first) *lse = lse_part;
+    if (first || none) return;
+    float top = lse_part > *lse ? lse_part : *lse;
+    float a = expf(*lse - top), b = expf(lse_part - top), sum = a + b;
+    *lse = top + logf(sum);
+    kn->merge_row(Dv, o, a / sum, o_part, b / sum);
+}
+
 attn_status attn_merge(int64_t rows, int64_t Dv, float *o_acc, float *lse_acc,
                        const float *o_part, const float *lse_part)
 {
     TRY(check_rows(rows, Dv, o_acc && lse_acc && o_part && lse_part));
     const struct kernels *kn = attn_i_kernels(ATTN_ISA_ALL);
-    for (int64_t r = 0; r < rows; r++) {
-        float top = lse_part[r] > lse_acc[r] ? lse_part[r] : lse_acc[r];
-        float a = lse_acc[r] == -INFINITY ? 0.0f : expf(lse_acc[r] - top);
-        float b = lse_part[r] == -INFINITY ? 0.0f : expf(lse_part[r] - top);
-        float sum = a + b;
-        lse_acc[r] = sum == 0.0f ? -INFINITY : top + logf(sum);
-        kn->merge_row(Dv, o_acc + r * Dv, sum == 0.0f ? 0.0f : a / sum, o_part + r * Dv,
-                      sum == 0.0f ? 0.0f : b / sum);
-    }
+    for (int64_t r = 0; r < rows; r++)
+        merge_row(kn, Dv, o_acc + r * Dv, lse_acc + r, o_part + r * Dv, lse_part[r]);
     return ATTN_OK;
 }
 

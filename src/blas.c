@@ -157,8 +157,8 @@ static const char *find_blas(void)
 {
     blas.config = openblas_get_config();
     blas.core = openblas_get_corename();
-    if (strstr(blas.config, "USE64BITINT")) return "it uses 64-bit integers";
     blas.variant = (enum variant)openblas_get_parallel();
+    if (strstr(blas.config, "USE64BITINT")) return "it uses 64-bit integers";
     blas.small_path = core_has_small_path(blas.core);
     if (blas.variant == OPENMP) find_openmp();
     return NULL;

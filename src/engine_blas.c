@@ -35,7 +35,7 @@ static void score_product(const struct block *blk, const struct tile_state *tile
         .m = t->rows,
         .n = t->cols,
         .k = op->Dk,
-        .alpha = op->scale == 0.0f ? 1.0f : op->scale, /* see attn_i_apply_rules */
+        .alpha = attn_i_alpha(op),
         .beta = 0.0f,
         .a = attn_i_queries(blk, t->h - blk->h0, t->i0),
         .lda = blk->job->q.sl,
@@ -106,9 +106,13 @@ static void value_product(const struct block *blk, const struct kv_tile *kv,
         p.c = blk->scratch->o_tile;
     }
     attn_i_sgemm(&p);
-    for (int64_t r = 0; r < t->rows && pad; r++)
-        op->kernels->merge_row(op->Dv, o + r * blk->o_row, first ? 0.0f : 1.0f, p.c + r * p.ldc,
-                               1.0f);
+    for (int64_t r = 0; r < t->rows && pad; r++) {
+        float *to = o + r * blk->o_row, *from = p.c + r * p.ldc;
+        if (first)
+            memcpy(to, from, (size_t)op->Dv * sizeof *to);
+        else
+            op->kernels->merge_row(op->Dv, to, 1.0f, from, 1.0f);
+    }
 }
 
 /* Strip s of head h0 + g against a tile. */
@@ -161,7 +165,7 @@ static void raw_scores(const struct block *blk)
             .m = blk->nq,
             .n = n,
             .k = op->Dk,
-            .alpha = op->scale == 0.0f ? 1.0f : op->scale,
+            .alpha = attn_i_alpha(op),
             .a = attn_i_queries(blk, g, blk->i0),
             .lda = blk->job->q.sl,
             .b = kv.k,

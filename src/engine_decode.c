@@ -29,7 +29,7 @@ static struct few_rows score_product(const struct block *blk, const struct kv_ti
         .q = blk->scratch->q_rows,
         .x = kv->k,
         .ldx = kv->ldk,
-        .scale = op->scale == 0.0f ? 1.0f : op->scale,
+        .scale = attn_i_alpha(op),
         .s = s,
         .lds = lds,
     };

@@ -62,6 +62,11 @@ struct strip {
     enum sight sight;
 };
 
+/* The factor of a score product, and what is left to do to n raw scores, and for the softcap. */
+float attn_i_alpha(const attn_op *op);
+void attn_i_scale_row(const attn_op *op, int64_t n, float *s);
+void attn_i_cap_row(const attn_op *op, int64_t n, float *s);
+
 /* Which keys of a strip do its rows see? SOME is always a correct answer. */
 enum sight attn_i_strip_sight(const struct job *job, const struct item *it,
                               const struct strip *t);

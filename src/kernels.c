@@ -7,7 +7,7 @@
 #define STRING(x) STRING_(x)
 
 #if defined(__AVX512F__)
-#define ISA_NEEDED (ATTN_ISA_AVX2 | ATTN_ISA_AVX512)
+#define ISA_NEEDED ATTN_ISA_AVX512 /* cpu.c tells it only together with AVX2 */
 #elif defined(__AVX2__)
 #define ISA_NEEDED ATTN_ISA_AVX2
 #else

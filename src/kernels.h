@@ -45,7 +45,7 @@ struct kernels {
     void (*finish_rows)(int64_t rows, int64_t Dv, float *o, int64_t ldo, const float *l);
     /* o *= c; the rescaling of one row */
     void (*scale_row)(int64_t n, float *o, float c);
-    /* acc = a * acc + b * part, each term absent where its factor is 0 */
+    /* acc = a * acc + b * part; 0 * NaN is NaN */
     void (*merge_row)(int64_t n, float *acc, float a, const float *part, float b);
     /* s in place to exp(s - m) / l; all 0 where l == 0 */
     void (*weights_row)(int64_t n, float *s, float m, float l);

@@ -103,9 +103,27 @@ struct memory {
     char *attention;
 };
 
-/* Extent of the batch axis: packed sequences lie in one item. */
-static int64_t items_q(const struct job *job) { return job->args->offsets_q ? 1 : job->B; }
-static int64_t items_k(const struct job *job) { return job->args->offsets_k ? 1 : job->B; }
+/* The tokens of one side: rows [first, first + count) of each item. Packed sequences lie in one
+   item, and tokens outside all of them are neither read nor written. */
+struct side {
+    int64_t items, first, count;
+};
+
+static struct side side_of(const int64_t *offsets, int64_t n_sequences, int64_t B, int64_t L)
+{
+    if (!offsets) return (struct side){B, 0, L};
+    return (struct side){1, offsets[0], offsets[n_sequences] - offsets[0]};
+}
+
+static struct side side_q(const struct job *job)
+{
+    return side_of(job->args->offsets_q, job->args->n_sequences_q, job->B, job->Lq);
+}
+
+static struct side side_k(const struct job *job)
+{
+    return side_of(job->args->offsets_k, job->args->n_sequences_k, job->B, job->Lk);
+}
 
 /* Queries, keys and values lie head by head, so that the job reads them in one stride. */
 static void carve(const attn_layer *layer, const struct job *job, size_t attention_bytes,
@@ -113,8 +131,7 @@ static void carve(const attn_layer *layer, const struct job *job, size_t attenti
 {
     const attn_op *op = &layer->op;
     size_t rows_q = (size_t)op->Hq * sizeof(float), rows_k = (size_t)op->Hk * sizeof(float);
-    int64_t tokens_q = items_q(job) * job->Lq, tokens_k = items_k(job) * job->Lk;
-    attn_i_carve(c, 1, WORKSPACE_ALIGN);
+    int64_t tokens_q = side_q(job).items * job->Lq, tokens_k = side_k(job).items * job->Lk;
     m->q = attn_i_carve(c, tokens_q, (size_t)op->Dk * rows_q);
     m->k = attn_i_carve(c, tokens_k, (size_t)op->Dk * rows_k);
     m->v = attn_i_carve(c, tokens_k, (size_t)op->Dv * rows_k);
@@ -129,6 +146,7 @@ static attn_status workspace_bytes(const attn_layer *layer, const struct job *jo
     struct carver c = {0};
     struct memory m;
     if (job->B > 0 && job->Lq > 0) TRY(attn_i_workspace(job, &attention));
+    attn_i_carve(&c, 1, WORKSPACE_ALIGN); /* memory may begin anywhere */
     carve(layer, job, attention, &c, &m);
     REQUIRE(c.used < WORKSPACE_TOO_LARGE, ATTN_EOVERFLOW);
     *bytes = c.used;
@@ -150,54 +168,47 @@ static struct tensor head_major(float *data, int64_t items, int64_t H, int64_t L
     return t;
 }
 
+static void project_side(const attn_layer *layer, const struct side *side, const float *x,
+                         const struct projection *to, int32_t n, const struct memory *m)
+{
+    struct projecting p = {
+        .op = &layer->op,
+        .B = side->items,
+        .L = side->count,
+        .E = to->w->E,
+        .x = x + side->first * to->w->E,
+        .n = n,
+        .tiles = m->tiles,
+        .tile_floats = tile_floats(layer),
+    };
+    for (int32_t i = 0; i < n; i++) {
+        p.to[i] = to[i];
+        p.to[i].y.data += side->first * to[i].y.sl;
+    }
+    if (side->count > 0) attn_i_project(&p);
+}
+
 /* Project x_q and x_kv; in self-attention all three together, x being read once. */
 static void project_inputs(const attn_layer *layer, const struct job *job, const float *x_q,
                            const float *x_kv, const struct memory *m)
 {
-    struct projection q = {&layer->w[ATTN_W_Q], job->q}, k = {&layer->w[ATTN_W_K], job->k},
-                      v = {&layer->w[ATTN_W_V], job->v};
-    struct projecting p = {.op = &layer->op,
-                           .B = items_q(job),
-                           .tiles = m->tiles,
-                           .tile_floats = tile_floats(layer)};
+    const struct projection to[3] = {{&layer->w[ATTN_W_Q], job->q},
+                                     {&layer->w[ATTN_W_K], job->k},
+                                     {&layer->w[ATTN_W_V], job->v}};
+    struct side q = side_q(job), k = side_k(job);
     bool self = x_kv == x_q && layer->E_q == layer->E_kv && job->Lq == job->Lk &&
-                items_q(job) == items_k(job);
-    p.L = job->Lq;
-    p.E = layer->E_q;
-    p.x = x_q;
-    p.n = 1;
-    p.to[0] = q;
-    if (self) {
-        p.n = 3;
-        p.to[1] = k;
-        p.to[2] = v;
-    }
-    attn_i_project(&p);
-    if (self || job->Lk == 0) return;
-    p.B = items_k(job);
-    p.L = job->Lk;
-    p.E = layer->E_kv;
-    p.x = x_kv;
-    p.n = 2;
-    p.to[0] = k;
-    p.to[1] = v;
-    attn_i_project(&p);
+                q.items == k.items && q.first == k.first && q.count == k.count;
+    project_side(layer, &q, x_q, to, self ? 3 : 1, m);
+    if (!self) project_side(layer, &k, x_kv, to + 1, 2, m);
 }
 
 static void project_output(const attn_layer *layer, const struct job *job, const struct memory *m,
                            float *out)
 {
     const struct matrix *w = &layer->w[ATTN_W_O];
-    struct projecting p = {.op = &layer->op,
-                           .B = items_q(job),
-                           .L = job->Lq,
-                           .E = w->E,
-                           .x = m->o,
-                           .to = {{w, {out, job->Lq * w->N, w->N, w->N}}},
-                           .n = 1,
-                           .tiles = m->tiles,
-                           .tile_floats = tile_floats(layer)};
-    attn_i_project(&p);
+    const struct projection to = {w, {out, job->Lq * w->N, w->N, w->N}};
+    struct side q = side_q(job);
+    project_side(layer, &q, m->o, &to, 1, m);
 }
 
 static void run_in(const attn_layer *layer, struct job *job, const struct plan *plan,
@@ -208,11 +219,11 @@ static void run_in(const attn_layer *layer, struct job *job, const struct plan *
     struct memory m;
     carve(layer, job, bytes, &c, &m);
     float *o = layer->w[ATTN_W_O].panels ? m.o : out;
-    job->q = head_major(m.q, items_q(job), op->Hq, job->Lq, op->Dk);
-    job->k = head_major(m.k, items_k(job), op->Hk, job->Lk, op->Dk);
-    job->v = head_major(m.v, items_k(job), op->Hk, job->Lk, op->Dv);
+    job->q = head_major(m.q, side_q(job).items, op->Hq, job->Lq, op->Dk);
+    job->k = head_major(m.k, side_k(job).items, op->Hk, job->Lk, op->Dk);
+    job->v = head_major(m.v, side_k(job).items, op->Hk, job->Lk, op->Dv);
     int64_t width = op->Hq * op->Dv;
-    job->out = (struct tensor){o, items_q(job) > 1 ? job->Lq * width : 0, op->Dv, width};
+    job->out = (struct tensor){o, side_q(job).items > 1 ? job->Lq * width : 0, op->Dv, width};
     bool small = attn_i_blas_small_path();
     attn_i_blas_enter(small);
     project_inputs(layer, job, x_q, x_kv, &m);
@@ -237,14 +248,16 @@ attn_status attn_layer_run(const attn_layer *layer, int64_t B, int64_t Lq, int64
     struct job job;
     struct plan plan;
     TRY(check_run(layer, Lq, Lk, x_kv));
-    if (!x_kv) x_kv = x_q;
     const int64_t widths[3] = {layer->E_q, layer->E_kv, layer->E_out};
     TRY(attn_i_check_sizes(&layer->op, B, Lq, Lk, args, &job, NULL));
+    /* x_q as x_kv has the batch axis of the queries */
+    REQUIRE(x_kv || Lk == 0 || !job.args->offsets_q == !job.args->offsets_k, ATTN_EINVAL);
+    if (!x_kv) x_kv = x_q;
     TRY(attn_i_check_layer(&job, widths, x_q, x_kv, out));
+    if (B == 0 || Lq == 0) return ATTN_OK;
     size_t needed;
     TRY(workspace_bytes(layer, &job, &needed));
     REQUIRE(!job.args->workspace || job.args->workspace_bytes >= needed, ATTN_EINVAL);
-    if (B == 0 || Lq == 0) return ATTN_OK;
     TRY(attn_i_plan(&job, &plan));
     size_t attention = attn_i_plan_bytes(&plan);
     if (job.args->workspace) {

@@ -300,7 +300,7 @@ attn_status attn_i_plan(const struct job *job, struct plan *plan)
         p.many = cut_many(job, p.heads, most.Lq_many);
         if (mean) p.many.block_strips = 1;
         bool raw = args->scores[ATTN_STAGE_RAW] || args->scores[ATTN_STAGE_CAPPED];
-        p.small_products = p.many.path == PATH_TILES && !raw;
+        p.small_products = p.many.path == PATH_TILES && !raw && attn_i_blas_small_path();
         p.thread_bytes = cut_bytes(job, &p.many, p.heads);
     }
     if (most.Lq_few > 0) {

@@ -61,7 +61,7 @@ static int64_t inner_extent(const struct region *r, int64_t period)
    that meet but no element in common: seen modulo a common stride, they lie side by side. */
 static bool interleave(const struct region *a, const struct region *b)
 {
-    intptr_t bytes = b->at - a->at;
+    intptr_t bytes = (intptr_t)((uintptr_t)b->at - (uintptr_t)a->at);
     for (int axis = 0; axis < 3; axis++) {
         int64_t period = a->stride[axis];
         if (a->len[axis] <= 1 || period <= 0 || bytes % (intptr_t)sizeof(float)) continue;

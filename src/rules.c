@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Which keys a query sees. Every boolean rule that is an interval of keys per
- * query (key range, causal, window, a mask's length) is folded into one span
- * whose ends never decrease with the query; masks are looked up element by
- * element. Engines, weights and the NaN repair all ask here.
+ * query (key range, causal, window, chunk, a mask's length) is folded into one
+ * span whose ends never decrease with the query, on which rows_span and
+ * strip_sight rely; masks and segment ids are looked up element by element. Engines, weights and the NaN repair all ask here.
  */
 #include "job.h"
 
@@ -174,7 +174,7 @@ static float distance(const struct item *it, int64_t i, int64_t j)
     return __builtin_sub_overflow(at, j, &far) ? (float)at : (float)far;
 }
 
-/* Additive and boolean rules along one row, columns [c.lo, c.hi) of the strip. */
+/* All rules along one row, columns [c.lo, c.hi) of the strip. */
 static void apply_row(const struct job *job, const struct item *it, const struct strip *t,
                       int64_t r, struct span c)
 {
@@ -182,6 +182,8 @@ static void apply_row(const struct job *job, const struct item *it, const struct
     const struct kernels *kn = job->op->kernels;
     int64_t i = t->i0 + r, j = t->j0 + c.lo, n = c.hi - c.lo;
     float *s = t->s + r * t->lds + c.lo;
+    attn_i_scale_row(job->op, n, s);
+    attn_i_cap_row(job->op, n, s);
     if (args->slopes) kn->alibi_row(n, s, args->slopes[t->h], distance(it, i, j));
     if (args->mask_add.data)
         kn->mask_add_row(n, s, add_at(job, t->b, t->h, i, j), args->mask_add.strides[3]);
@@ -196,17 +198,25 @@ void attn_i_apply_rules(const struct job *job, const struct item *it, const stru
                         int32_t (*columns)[2])
 {
     const attn_op *op = job->op;
+    bool all = t->sight == SEES_ALL;
+    if (all && op->scale != 0.0f && op->softcap == 0.0f && !job->args->slopes) return;
     for (int64_t r = 0; r < t->rows; r++) {
-        float *s = t->s + r * t->lds;
-        if (op->scale == 0.0f) /* the product was made with 1: BLAS skips it for 0, NaN and all */
-            op->kernels->scale_row(t->cols, s, 0.0f);
-        if (op->softcap > 0.0f) op->kernels->softcap_row(t->cols, s, op->softcap);
-    }
-    if (t->sight == SEES_ALL && !job->args->slopes) return;
-    for (int64_t r = 0; r < t->rows; r++) {
-        struct span c = row_columns(job, it, t, r);
-        apply_row(job, it, t, r, c);
+        struct span c = all ? (struct span){0, t->cols} : row_columns(job, it, t, r);
         columns[r][0] = (int32_t)c.lo;
         columns[r][1] = (int32_t)c.hi;
+        if (c.lo < c.hi) apply_row(job, it, t, r, c);
     }
+}
+
+/* BLAS skips a product with alpha 0, NaN and all: it is made with 1, and scaled here. */
+float attn_i_alpha(const attn_op *op) { return op->scale == 0.0f ? 1.0f : op->scale; }
+
+void attn_i_scale_row(const attn_op *op, int64_t n, float *s)
+{
+    if (op->scale == 0.0f) op->kernels->scale_row(n, s, 0.0f);
+}
+
+void attn_i_cap_row(const attn_op *op, int64_t n, float *s)
+{
+    if (op->softcap > 0.0f) op->kernels->softcap_row(n, s, op->softcap);
 }

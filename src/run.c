@@ -109,10 +109,18 @@ static void attend_part(const struct run *run, const struct block *whole, int64_
 
 /* ------------------------------------------------------------- merging */
 
-/* Fold part p of a row into (m, l, o). Factors are 0, not NaN, where nothing was seen. */
+/* Fold part p of a row into (m, l, o). A part that saw nothing has l = 0, and its o means
+   nothing; one that was underflowed away still hands on its NaN: 0 * NaN is NaN. */
 static void merge_part(const struct kernels *kn, int64_t Dv, float *o, float *m, float *l,
                        const float *o_part, float m_part, float l_part)
 {
+    if (l_part == 0.0f) return;
+    if (*l == 0.0f) { /* the first that saw something */
+        memcpy(o, o_part, (size_t)Dv * sizeof *o);
+        *m = m_part;
+        *l = l_part;
+        return;
+    }
     float top = m_part > *m ? m_part : *m;
     float factor[2] = {*m == -INFINITY ? -INFINITY : *m - top,
                        m_part == -INFINITY ? -INFINITY : m_part - top};
@@ -205,15 +213,17 @@ static void store_lse(const struct block *blk, int64_t g, const float *m, const 
 static void finish_block(const struct block *blk)
 {
     const struct job *job = blk->job;
+    bool scores = false;
+    for (int s = 0; s < N_STAGES; s++) scores |= blk->scores[s] != NULL;
     for (int64_t g = 0; g < blk->heads; g++) {
         float *m = blk->m + g * blk->nq, *l = blk->l + g * blk->nq;
         if (job->args->lse) store_lse(blk, g, m, l);
         if (job->args->sinks) add_sink(blk->nq, m, l, job->args->sinks[blk->h0 + g]);
         job->op->kernels->finish_rows(blk->nq, job->op->Dv, blk->o + g * blk->o_head, blk->o_row,
                                       l);
-        for (int64_t i = 0; i < blk->nq; i++) finish_scores(blk, g, i);
+        for (int64_t i = 0; i < blk->nq && scores; i++) finish_scores(blk, g, i);
     }
-    finish_mean(blk);
+    if (scores) finish_mean(blk);
 }
 
 /* --------------------------------------------------------------- tasks */

@@ -95,22 +95,9 @@ void KERNEL(finish_rows)(int64_t rows, int64_t Dv, float *o, int64_t ldo, const 
 
 void KERNEL(merge_row)(int64_t n, float *acc, float a, const float *part, float b)
 {
-    if (b == 0.0f) { /* an absent part may hold anything */
-        if (a == 0.0f)
-            fill(acc, 0, n, 0.0f);
-        else
-            KERNEL(scale_row)(n, acc, a);
-        return;
-    }
     int64_t d = 0;
-    for (; d + W <= n; d += W) {
-        vf x = load(part + d) * b;
-        store(acc + d, a == 0.0f ? x : load(acc + d) * a + x);
-    }
-    for (; d < n; d++) {
-        float x = part[d] * b;
-        acc[d] = a == 0.0f ? x : acc[d] * a + x;
-    }
+    for (; d + W <= n; d += W) store(acc + d, load(acc + d) * a + load(part + d) * b);
+    for (; d < n; d++) acc[d] = acc[d] * a + part[d] * b;
 }
 
 void KERNEL(weights_row)(int64_t n, float *s, float m, float l)

@@ -96,23 +96,25 @@ struct kv_tile attn_i_copy_values(const struct block *blk, const struct kv_tile 
     return copy;
 }
 
-/* One value that is NaN or Inf, in column d of key j. */
-static void repair_element(const struct block *blk, const struct strip *t, int64_t j, float x,
-                           float *o)
+/* The values of one key that are NaN or Inf, for one row that sees it. */
+static void repair_row(int64_t Dv, const float *v, float weight, float *o)
 {
-    for (int64_t r = 0; r < t->rows; r++)
-        if (attn_i_visible(blk->job, &blk->item, t->b, t->h, t->i0 + r, j))
-            o[r * blk->o_row] += t->s[r * t->lds + j - t->j0] * x;
+    for (int64_t d = 0; d < Dv; d++)
+        if (!isfinite(v[d])) o[d] += weight * v[d];
 }
 
 void attn_i_strip_repair(const struct block *blk, const struct strip *t,
                          const struct kv_tile *tile, float *o)
 {
-    for (int64_t j = t->j0; j < t->j0 + t->cols; j++)
-        for (int64_t d = 0; d < blk->job->op->Dv; d++) {
-            float x = tile->v[(j - tile->j0) * tile->ldv + d];
-            if (!isfinite(x)) repair_element(blk, t, j, x, o + d);
-        }
+    const struct job *job = blk->job;
+    int64_t Dv = job->op->Dv;
+    for (int64_t j = t->j0; j < t->j0 + t->cols; j++) {
+        const float *v = tile->v + (j - tile->j0) * tile->ldv;
+        if (job->op->kernels->all_finite(1, Dv, v, Dv)) continue;
+        for (int64_t r = 0; r < t->rows; r++)
+            if (attn_i_visible(job, &blk->item, t->b, t->h, t->i0 + r, j))
+                repair_row(Dv, v, t->s[r * t->lds + j - t->j0], o + r * blk->o_row);
+    }
 }
 
 float *attn_i_raw_scores(const struct block *blk, int64_t g, int64_t i)
@@ -129,10 +131,10 @@ void attn_i_finish_raw(const struct block *blk)
     for (int64_t g = 0; g < blk->heads; g++)
         for (int64_t i = 0; i < blk->nq; i++) {
             float *raw = attn_i_raw_scores(blk, g, i);
-            if (op->scale == 0.0f) op->kernels->scale_row(n, raw + begin, 0.0f);
+            attn_i_scale_row(op, n, raw + begin);
             if (!blk->scores[ATTN_STAGE_CAPPED]) continue;
             float *capped = blk->scores[ATTN_STAGE_CAPPED] + g * blk->scores_head + i * Lk;
             if (capped != raw) memcpy(capped + begin, raw + begin, (size_t)n * sizeof(float));
-            if (op->softcap > 0.0f) op->kernels->softcap_row(n, capped + begin, op->softcap);
+            attn_i_cap_row(op, n, capped + begin);
         }
 }

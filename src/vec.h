@@ -24,6 +24,7 @@
 
 typedef float vf __attribute__((vector_size(VEC_BYTES)));
 typedef int32_t vi __attribute__((vector_size(VEC_BYTES)));
+typedef uint32_t vu __attribute__((vector_size(VEC_BYTES)));
 /* The same at any address that is good for a float; may alias any float. */
 typedef float vf_any __attribute__((vector_size(VEC_BYTES), aligned(4), may_alias));
 
@@ -83,7 +84,7 @@ INLINE vf vexp(vf x)
     p = p * r + 0.499999934125f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    vf two_n = (vf)(((vi)t + 127) << 23);
+    vf two_n = (vf)(((vu)t + 127) << 23);
     vi under = x < -87.33654f; /* -126 ln2; false for NaN */
     return (vf)((vi)(p * two_n) & ~under);
 }
