@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* A layer, its weights, its inputs, and what it should give. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "layer_rig.h"
@@ -13,20 +14,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void print_spec(const struct layer_rig *g, const char *what) {
+static void print_spec(const struct layer_rig *g, const char *what)
+{
     const struct layer_spec *s = &g->s;
     print_error("%s: seed %" PRIu64 " row %" PRId64 ": B %" PRId64 " Hq %" PRId64 " Hk %" PRId64
                 " Dk %" PRId64 " Dv %" PRId64 " E %" PRId64 " %" PRId64 " %" PRId64 " Lq %" PRId64
-                " Lk %" PRId64 "\n", what, s->seed, s->row, s->B, s->Hq, s->Hk, s->Dk, s->Dv,
-                s->E_q, s->E_kv, s->E_out, s->Lq, s->Lk);
+                " Lk %" PRId64 "\n",
+                what, s->seed, s->row, s->B, s->Hq, s->Hk, s->Dk, s->Dv, s->E_q, s->E_kv,
+                s->E_out, s->Lq, s->Lk);
     print_error("  flags %d %d %d %d ld_pad %" PRId64 " bias %d no_output %d self %d range %d "
-                "causal %d layout %d threads %d isa %d\n", s->flags[0], s->flags[1], s->flags[2],
-                s->flags[3], s->ld_pad, s->bias, s->no_output, s->self, s->range, s->causal,
-                s->layout, s->threads, s->isa);
+                "causal %d layout %d threads %d isa %d\n",
+                s->flags[0], s->flags[1], s->flags[2], s->flags[3], s->ld_pad, s->bias,
+                s->no_output, s->self, s->range, s->causal, s->layout, s->threads, s->isa);
     print_error("  again: ATTN_TEST_ONLY=%" PRId64 " and this test's executable\n", s->row);
 }
 
-static void linear_make(struct layer_rig *g, struct rng *rng, int w, int64_t n_in, int64_t n_out) {
+static void linear_make(struct layer_rig *g, struct rng *rng, int w, int64_t n_in, int64_t n_out)
+{
     struct ref_linear *l = &g->linear[w];
     l->n_in = n_in;
     l->n_out = n_out;
@@ -47,7 +51,8 @@ static void linear_make(struct layer_rig *g, struct rng *rng, int w, int64_t n_i
     l->bias = g->s.bias >> w & 1 ? g->bias_copy[w].p : NULL;
 }
 
-void layer_make(struct layer_rig *g, const struct layer_spec *spec) {
+void layer_make(struct layer_rig *g, const struct layer_spec *spec)
+{
     struct rng rng = rng_make(spec->seed + 99);
     memset(g, 0, sizeof *g);
     g->s = *spec;
@@ -66,10 +71,12 @@ void layer_make(struct layer_rig *g, const struct layer_spec *spec) {
     linear_make(g, &rng, ATTN_W_K, s->E_kv, s->Hk * s->Dk);
     linear_make(g, &rng, ATTN_W_V, s->E_kv, s->Hk * s->Dv);
     linear_make(g, &rng, ATTN_W_O, s->Hq * s->Dv, s->E_out);
-    for (int64_t b = 0; b < RIG_B_MAX; b++) g->end[b] = s->range ? rng_int(&rng, 0, s->Lk) : s->Lk;
+    for (int64_t b = 0; b < RIG_B_MAX; b++)
+        g->end[b] = s->range ? rng_int(&rng, 0, s->Lk) : s->Lk;
 }
 
-void layer_free(struct layer_rig *g) {
+void layer_free(struct layer_rig *g)
+{
     struct gbuf *all[] = {&g->x_q, &g->x_kv, &g->out, &g->weights, &g->lse};
     for (int n = 0; n < 5; n++) gbuf_free(all[n]);
     for (int w = 0; w < 4; w++) {
@@ -88,7 +95,8 @@ void layer_free(struct layer_rig *g) {
     ref_free(&g->ref);
 }
 
-static void prepare_weights(struct layer_rig *g) {
+static void prepare_weights(struct layer_rig *g)
+{
     for (int32_t w = 0; w < 4; w++) {
         const struct ref_linear *l = &g->linear[w];
         if (w == ATTN_W_O && g->s.no_output) continue;
@@ -99,7 +107,8 @@ static void prepare_weights(struct layer_rig *g) {
     }
 }
 
-void layer_prepare(struct layer_rig *g) {
+void layer_prepare(struct layer_rig *g)
+{
     const struct layer_spec *s = &g->s;
     if (g->op != NULL) return;
     assert_int_equal(attn_op_create(&g->op, s->Hq, s->Hk, s->Dk, s->Dv), ATTN_OK);
@@ -110,14 +119,14 @@ void layer_prepare(struct layer_rig *g) {
     assert_int_equal(attn_layer_create(&g->layer, g->op, s->E_q, s->E_kv, s->E_out), ATTN_OK);
     prepare_weights(g);
     assert_int_equal(attn_args_create(&g->args), ATTN_OK);
-    if (s->range)
-        assert_int_equal(attn_args_set_key_range(g->args, s->B, NULL, g->end), ATTN_OK);
+    if (s->range) assert_int_equal(attn_args_set_key_range(g->args, s->B, NULL, g->end), ATTN_OK);
     if (!s->weights) return;
     assert_int_equal(attn_args_set_weights(g->args, g->weights.p), ATTN_OK);
     assert_int_equal(attn_args_set_lse(g->args, g->lse.p), ATTN_OK);
 }
 
-attn_status layer_run(struct layer_rig *g) {
+attn_status layer_run(struct layer_rig *g)
+{
     const struct layer_spec *s = &g->s;
     bool plain = !s->range && !s->weights && g->workspace == NULL;
     layer_prepare(g);
@@ -128,7 +137,8 @@ attn_status layer_run(struct layer_rig *g) {
                           g->out.p, plain ? NULL : g->args);
 }
 
-void layer_workspace(struct layer_rig *g, bool enough) {
+void layer_workspace(struct layer_rig *g, bool enough)
+{
     const struct layer_spec *s = &g->s;
     size_t bytes = 0;
     layer_prepare(g);
@@ -146,7 +156,8 @@ void layer_workspace(struct layer_rig *g, bool enough) {
 
 /* A projection as packed (B, H, L, D) numbers and their error bounds. */
 static void project_heads(const struct ref_linear *l, int64_t B, int64_t L, int64_t H,
-                          const double *x, double **y, double **dy) {
+                          const double *x, double **y, double **dy)
+{
     size_t n = (size_t)(B * L * l->n_out);
     double *flat = must_alloc(n, sizeof *flat), *err = must_alloc(n, sizeof *err);
     ref_project(l, B * L, x, NULL, flat, err);
@@ -156,13 +167,15 @@ static void project_heads(const struct ref_linear *l, int64_t B, int64_t L, int6
     free(err);
 }
 
-static double *doubles(const float *x, int64_t n) {
+static double *doubles(const float *x, int64_t n)
+{
     double *y = must_alloc((size_t)n, sizeof *y);
     for (int64_t i = 0; i < n; i++) y[i] = (double)x[i];
     return y;
 }
 
-static void solve(struct layer_rig *g) {
+static void solve(struct layer_rig *g)
+{
     const struct layer_spec *s = &g->s;
     if (g->solved) return;
     struct ref_problem p = ref_problem_make(s->B, s->Hq, s->Hk, s->Lq, s->Lk, s->Dk, s->Dv);
@@ -195,7 +208,8 @@ static void solve(struct layer_rig *g) {
 /* -------------------------------------------------------------- checking */
 
 static void expect_fine(struct layer_rig *g, const char *what, const struct ref_margin *m,
-                        bool intact) {
+                        bool intact)
+{
     if (m->bad == 0 && intact) {
         rig_margin_note(m->worst);
         return;
@@ -208,13 +222,15 @@ static void expect_fine(struct layer_rig *g, const char *what, const struct ref_
 }
 
 static void expect_values(struct layer_rig *g, const char *what, const double *x,
-                          const double *tol, const struct gbuf *got) {
+                          const double *tol, const struct gbuf *got)
+{
     struct ref_margin m = {0};
     for (int64_t n = 0; n < got->n; n++) ref_compare(&m, n, x[n], tol[n], got->p[n]);
     expect_fine(g, what, &m, gbuf_intact(got));
 }
 
-void layer_expect(struct layer_rig *g) {
+void layer_expect(struct layer_rig *g)
+{
     attn_status status = layer_run(g);
     if (status != ATTN_OK) {
         print_spec(g, attn_status_string(status));
@@ -228,7 +244,8 @@ void layer_expect(struct layer_rig *g) {
     expect_values(g, "lse", g->ref.lse.x, g->ref.lse.tol, &g->lse);
 }
 
-void layer_expect_rows(struct layer_rig *g, int64_t from, int64_t n, const float *rows) {
+void layer_expect_rows(struct layer_rig *g, int64_t from, int64_t n, const float *rows)
+{
     struct ref_margin m = {0};
     int64_t E = g->s.E_out;
     solve(g);
@@ -239,7 +256,8 @@ void layer_expect_rows(struct layer_rig *g, int64_t from, int64_t n, const float
     expect_fine(g, "rows", &m, true);
 }
 
-void layer_expect_projection(struct layer_rig *g, int32_t which, bool strided) {
+void layer_expect_projection(struct layer_rig *g, int32_t which, bool strided)
+{
     const struct ref_linear *l = &g->linear[which];
     const int64_t heads[4] = {g->s.Hq, g->s.Hk, g->s.Hk, 1};
     int64_t H = heads[which], D = l->n_out / H, L = g->s.Lq, n = g->s.B * L;
@@ -251,8 +269,8 @@ void layer_expect_projection(struct layer_rig *g, int32_t which, bool strided) {
     gbuf_make(&x, n * l->n_in, 3);
     rng_normals(&rng, x.n, x.p, 1);
     gbuf_make(&y, strided ? g->s.B * strides[0] : n * l->n_out, 1);
-    attn_status status = attn_layer_project(g->layer, which, g->s.B, L, x.p, y.p,
-                                            strided ? strides : NULL);
+    attn_status status =
+        attn_layer_project(g->layer, which, g->s.B, L, x.p, y.p, strided ? strides : NULL);
     assert_int_equal(status, ATTN_OK);
     double *xd = doubles(x.p, x.n), *want = must_alloc((size_t)(n * l->n_out), sizeof *want);
     double *tol = must_alloc((size_t)(n * l->n_out), sizeof *tol);

@@ -9,13 +9,13 @@ struct layer_spec {
     uint64_t seed;
     int64_t row;
     int64_t B, Hq, Hk, Dk, Dv, E_q, E_kv, E_out, Lq, Lk; /* B 0: 1 */
-    int32_t flags[4]; /* ATTN_IN_OUT or ATTN_OUT_IN; 0: IN_OUT */
-    int64_t ld_pad;   /* floats between the rows of a matrix */
-    int32_t bias;     /* bit w: weight w has one */
-    bool no_output;   /* no W_O; E_out = Hq * Dv */
-    bool self;        /* x_kv is NULL */
-    bool range;       /* random ends of the keys */
-    bool weights;     /* ask for weights and log-sum-exp */
+    int32_t flags[4];                     /* ATTN_IN_OUT or ATTN_OUT_IN; 0: IN_OUT */
+    int64_t ld_pad;                       /* floats between the rows of a matrix */
+    int32_t bias;                         /* bit w: weight w has one */
+    bool no_output;                       /* no W_O; E_out = Hq * Dv */
+    bool self;                            /* x_kv is NULL */
+    bool range;                           /* random ends of the keys */
+    bool weights;                         /* ask for weights and log-sum-exp */
     int32_t causal, layout, threads, isa; /* isa 0: base, as in attn.h */
 };
 
@@ -29,8 +29,8 @@ struct layer_rig {
     attn_layer *layer;
     attn_args *args;
     void *workspace;
-    double *want, *want_tol;        /* (B, Lq, E_out) */
-    struct ref_result ref;          /* of the attention inside */
+    double *want, *want_tol; /* (B, Lq, E_out) */
+    struct ref_result ref;   /* of the attention inside */
     bool solved;
 };
 

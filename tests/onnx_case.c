@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool cannot(struct onnx_case *c, const char *format, ...) {
+static bool cannot(struct onnx_case *c, const char *format, ...)
+{
     va_list list;
     va_start(list, format);
     vsnprintf(c->error, sizeof c->error, format, list);
@@ -19,7 +20,8 @@ static bool cannot(struct onnx_case *c, const char *format, ...) {
     return false;
 }
 
-static float float_of_half(uint16_t h) {
+static float float_of_half(uint16_t h)
+{
     int exponent = h >> 10 & 31, mantissa = h & 1023;
     float x = exponent == 0    ? ldexpf((float)mantissa, -24)
               : exponent == 31 ? (mantissa ? NAN : INFINITY)
@@ -27,19 +29,22 @@ static float float_of_half(uint16_t h) {
     return h >> 15 ? -x : x;
 }
 
-static void halves_to_floats(struct onnx_tensor *t, const unsigned char *bytes) {
+static void halves_to_floats(struct onnx_tensor *t, const unsigned char *bytes)
+{
     for (int64_t n = 0; n < t->count; n++)
         t->f[n] = float_of_half((uint16_t)(bytes[2 * n] | bytes[2 * n + 1] << 8));
 }
 
 /* Little-endian numbers, on any machine. */
-static uint64_t number_at(const unsigned char *bytes, int size) {
+static uint64_t number_at(const unsigned char *bytes, int size)
+{
     uint64_t x = 0;
     for (int n = size - 1; n >= 0; n--) x = x << 8 | bytes[n];
     return x;
 }
 
-static void convert(struct onnx_tensor *t, const unsigned char *bytes) {
+static void convert(struct onnx_tensor *t, const unsigned char *bytes)
+{
     size_t n = (size_t)t->count;
     if (t->dtype == ONNX_BOOL) {
         t->b = must_alloc(n, 1);
@@ -49,14 +54,16 @@ static void convert(struct onnx_tensor *t, const unsigned char *bytes) {
         for (size_t i = 0; i < n; i++) t->i64[i] = (int64_t)number_at(bytes + 8 * i, 8);
     } else {
         t->f = must_alloc(n, sizeof *t->f);
-        if (t->dtype == ONNX_F16) halves_to_floats(t, bytes);
+        if (t->dtype == ONNX_F16)
+            halves_to_floats(t, bytes);
         else
             for (size_t i = 0; i < n; i++)
                 t->f[i] = float_of_bits((uint32_t)number_at(bytes + 4 * i, 4));
     }
 }
 
-static bool read_data(struct onnx_case *c, struct onnx_tensor *t) {
+static bool read_data(struct onnx_case *c, struct onnx_tensor *t)
+{
     static const size_t sizes[] = {4, 2, 8, 1};
     size_t bytes = (size_t)t->count * sizes[t->dtype];
     char path[1200];
@@ -71,14 +78,16 @@ static bool read_data(struct onnx_case *c, struct onnx_tensor *t) {
     return got == bytes ? true : cannot(c, "%s does not hold %zu bytes", path, bytes);
 }
 
-static int dtype_of(const char *name) {
+static int dtype_of(const char *name)
+{
     static const char *const names[] = {"f32", "f16", "i64", "bool"};
     for (int n = 0; n < 4; n++)
         if (strcmp(name, names[n]) == 0) return n;
     return -1;
 }
 
-static bool read_tensor(struct onnx_case *c, const char *line, bool output) {
+static bool read_tensor(struct onnx_case *c, const char *line, bool output)
+{
     char dtype[16];
     int used = 0;
     if (c->n_tensors == ONNX_ITEMS_MAX) return cannot(c, "too many tensors");
@@ -102,7 +111,8 @@ static bool read_tensor(struct onnx_case *c, const char *line, bool output) {
     return read_data(c, t);
 }
 
-static bool read_attr(struct onnx_case *c, const char *line) {
+static bool read_attr(struct onnx_case *c, const char *line)
+{
     if (c->n_attrs == ONNX_ITEMS_MAX) return cannot(c, "too many attributes");
     struct onnx_attr *a = &c->attrs[c->n_attrs++];
     memset(a, 0, sizeof *a);
@@ -111,7 +121,8 @@ static bool read_attr(struct onnx_case *c, const char *line) {
     return true;
 }
 
-static bool read_line(struct onnx_case *c, const char *line) {
+static bool read_line(struct onnx_case *c, const char *line)
+{
     char kind[8] = "";
     if (sscanf(line, "%7s", kind) != 1 || kind[0] == '#') return true;
     if (strcmp(kind, "attr") == 0) return read_attr(c, line);
@@ -120,7 +131,8 @@ static bool read_line(struct onnx_case *c, const char *line) {
     return cannot(c, "cannot read the line: %s", line);
 }
 
-bool onnx_read(struct onnx_case *c, const char *folder) {
+bool onnx_read(struct onnx_case *c, const char *folder)
+{
     char path[1100], line[512];
     bool fine = true;
     memset(c, 0, sizeof *c);
@@ -133,7 +145,8 @@ bool onnx_read(struct onnx_case *c, const char *folder) {
     return fine;
 }
 
-void onnx_free(struct onnx_case *c) {
+void onnx_free(struct onnx_case *c)
+{
     for (int n = 0; n < c->n_tensors; n++) {
         free(c->tensors[n].f);
         free(c->tensors[n].i64);
@@ -142,20 +155,23 @@ void onnx_free(struct onnx_case *c) {
     c->n_tensors = 0;
 }
 
-const struct onnx_tensor *onnx_find(const struct onnx_case *c, const char *name, bool output) {
+const struct onnx_tensor *onnx_find(const struct onnx_case *c, const char *name, bool output)
+{
     for (int n = 0; n < c->n_tensors; n++)
         if (c->tensors[n].output == output && strcmp(c->tensors[n].name, name) == 0)
             return &c->tensors[n];
     return NULL;
 }
 
-static struct onnx_attr *find_attr(struct onnx_case *c, const char *name) {
+static struct onnx_attr *find_attr(struct onnx_case *c, const char *name)
+{
     for (int n = 0; n < c->n_attrs; n++)
         if (strcmp(c->attrs[n].name, name) == 0) return &c->attrs[n];
     return NULL;
 }
 
-double onnx_number(struct onnx_case *c, const char *name, double otherwise) {
+double onnx_number(struct onnx_case *c, const char *name, double otherwise)
+{
     struct onnx_attr *a = find_attr(c, name);
     if (a == NULL) return otherwise;
     char *end;
@@ -164,7 +180,8 @@ double onnx_number(struct onnx_case *c, const char *name, double otherwise) {
     return x;
 }
 
-bool onnx_has(const struct onnx_case *c, const char *name) {
+bool onnx_has(const struct onnx_case *c, const char *name)
+{
     for (int n = 0; n < c->n_attrs; n++)
         if (strcmp(c->attrs[n].name, name) == 0) return true;
     return false;

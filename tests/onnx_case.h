@@ -20,7 +20,7 @@ struct onnx_tensor {
     int dtype;
     int rank;
     int64_t dims[ONNX_RANK_MAX], count;
-    float *f;       /* f32, and f16 converted */
+    float *f; /* f32, and f16 converted */
     int64_t *i64;
     uint8_t *b;
 };

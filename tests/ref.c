@@ -22,12 +22,14 @@
 
 #define TINY 0x1p-126 /* weights below are 0 */
 
-double ref_accumulation(int64_t n) {
+double ref_accumulation(int64_t n)
+{
     return REF_U * fmin((double)n + 2, 2 * sqrt((double)n) + 2);
 }
 
 struct ref_problem ref_problem_make(int64_t B, int64_t Hq, int64_t Hk, int64_t Lq, int64_t Lk,
-                                    int64_t Dk, int64_t Dv) {
+                                    int64_t Dk, int64_t Dv)
+{
     struct ref_problem p = {.B = B, .Hq = Hq, .Hk = Hk, .Lq = Lq, .Lk = Lk, .Dk = Dk, .Dv = Dv};
     p.scale = 1 / sqrt((double)Dk);
     p.left = p.right = -1;
@@ -36,26 +38,31 @@ struct ref_problem ref_problem_make(int64_t B, int64_t Hq, int64_t Hk, int64_t L
 
 /* ---------------------------------------------------------------- rules */
 
-static int64_t saturating_add(int64_t a, int64_t b) {
+static int64_t saturating_add(int64_t a, int64_t b)
+{
     if (b > 0 && a > INT64_MAX - b) return INT64_MAX;
     if (b < 0 && a < INT64_MIN - b) return INT64_MIN;
     return a + b;
 }
 
-static int64_t end_of(const struct ref_problem *p, int64_t b) {
+static int64_t end_of(const struct ref_problem *p, int64_t b)
+{
     return p->end != NULL ? p->end[b] : p->Lk;
 }
 
-int64_t ref_offset(const struct ref_problem *p, int64_t b) {
+int64_t ref_offset(const struct ref_problem *p, int64_t b)
+{
     if (p->pos != NULL) return p->pos[b];
     return p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : end_of(p, b) - p->Lq;
 }
 
-bool ref_exists(const struct ref_problem *p, int64_t b, int64_t j) {
+bool ref_exists(const struct ref_problem *p, int64_t b, int64_t j)
+{
     return j >= (p->begin != NULL ? p->begin[b] : 0) && j < end_of(p, b);
 }
 
-static int64_t mask_at(const struct ref_mask *m, int64_t b, int64_t h, int64_t i, int64_t j) {
+static int64_t mask_at(const struct ref_mask *m, int64_t b, int64_t h, int64_t i, int64_t j)
+{
     const int64_t index[4] = {b, h, i, j};
     int64_t at = 0;
     for (int a = 0; a < 4; a++)
@@ -64,7 +71,8 @@ static int64_t mask_at(const struct ref_mask *m, int64_t b, int64_t h, int64_t i
 }
 
 /* Does the boolean side of a mask let this key through? */
-static bool mask_passes(const struct ref_problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
+static bool mask_passes(const struct ref_problem *p, int64_t b, int64_t h, int64_t i, int64_t j)
+{
     const struct ref_mask *m = &p->mask_bool, *a = &p->mask_add;
     if (m->data != NULL) {
         if (j >= m->dims[3]) return false;
@@ -77,11 +85,10 @@ static bool mask_passes(const struct ref_problem *p, int64_t b, int64_t h, int64
     return true;
 }
 
-static int64_t floor_div(int64_t a, int64_t b) {
-    return a / b - (a % b < 0);
-}
+static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
-bool ref_sees(const struct ref_problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
+bool ref_sees(const struct ref_problem *p, int64_t b, int64_t h, int64_t i, int64_t j)
+{
     int64_t at = saturating_add(i, ref_offset(p, b));
     if (!ref_exists(p, b, j)) return false;
     if (p->causal != ATTN_CAUSAL_NONE && j > at) return false;
@@ -94,7 +101,8 @@ bool ref_sees(const struct ref_problem *p, int64_t b, int64_t h, int64_t i, int6
 
 /* Asked for visible keys only. */
 double ref_bias(const struct ref_problem *p, int64_t b, int64_t h, int64_t i, int64_t j,
-                double *size) {
+                double *size)
+{
     const struct ref_mask *a = &p->mask_add;
     double mask = 0, alibi = 0;
     if (a->data != NULL) mask = (double)((const float *)a->data)[mask_at(a, b, h, i, j)];
@@ -117,8 +125,9 @@ struct row {
     bool nan, empty;
 };
 
-static void row_score(const struct ref_problem *p, struct row *r, const double *q, const double *dq,
-                      const double *k, const double *dk, int64_t j) {
+static void row_score(const struct ref_problem *p, struct row *r, const double *q,
+                      const double *dq, const double *k, const double *dk, int64_t j)
+{
     double dot = 0, size = 0, inherited = 0;
     for (int64_t d = 0; d < p->Dk; d++) {
         dot += q[d] * k[d];
@@ -133,7 +142,8 @@ static void row_score(const struct ref_problem *p, struct row *r, const double *
 }
 
 static void row_scores(const struct ref_problem *p, struct row *r, int64_t b, int64_t h,
-                       int64_t i) {
+                       int64_t i)
+{
     int64_t g = h / (p->Hq / p->Hk);
     int64_t q_at = ((b * p->Hq + h) * p->Lq + i) * p->Dk;
     int64_t k_at = (b * p->Hk + g) * p->Lk * p->Dk;
@@ -152,18 +162,21 @@ static void row_scores(const struct ref_problem *p, struct row *r, int64_t b, in
 }
 
 /* What the score of key j may be off by after the softcap, and after the bias. */
-static double err_capped(const struct ref_problem *p, const struct row *r, int64_t j) {
+static double err_capped(const struct ref_problem *p, const struct row *r, int64_t j)
+{
     return r->err[j] + (p->softcap > 0 ? 8 * REF_U * fabs(r->capped[j]) : 0);
 }
 
-static double err_masked(const struct ref_problem *p, const struct row *r, int64_t j) {
+static double err_masked(const struct ref_problem *p, const struct row *r, int64_t j)
+{
     bool biased = p->mask_add.data != NULL || p->slopes != NULL;
     double rounding = (p->slopes != NULL ? 3 : 1) * REF_U * (fabs(r->masked[j]) + r->bias[j]);
     return err_capped(p, r, j) + (biased && !p->exact_scores ? rounding : 0);
 }
 
 /* A sink takes part in the denominator only; r->sum stays without it, for the log-sum-exp. */
-static void row_softmax(const struct ref_problem *p, struct row *r, double sink) {
+static void row_softmax(const struct ref_problem *p, struct row *r, double sink)
+{
     r->max = -INFINITY;
     r->sum = r->mean_err = 0;
     r->nan = false;
@@ -180,20 +193,22 @@ static void row_softmax(const struct ref_problem *p, struct row *r, double sink)
         if (!r->sees[j] || r->nan) continue;
         r->weight[j] = r->weight[j] < TINY ? 0 : r->weight[j] / (r->sum + exp(sink - r->max));
         if (r->weight[j] > 0)
-            r->mean_err += r->weight[j] * (err_masked(p, r, j) +
-                                           REF_U * fabs(r->masked[j] - r->max));
+            r->mean_err +=
+                r->weight[j] * (err_masked(p, r, j) + REF_U * fabs(r->masked[j] - r->max));
     }
 }
 
 /* ------------------------------------------------------- rows to results */
 
-static void put(struct ref_values *to, int64_t at, double x, double tol) {
+static void put(struct ref_values *to, int64_t at, double x, double tol)
+{
     to->x[at] = x;
     to->tol[at] = tol;
 }
 
 static void put_out(const struct ref_problem *p, struct ref_result *res, const struct row *r,
-                    int64_t b, int64_t h, int64_t i) {
+                    int64_t b, int64_t h, int64_t i)
+{
     int64_t v_at = (b * p->Hk + h / (p->Hq / p->Hk)) * p->Lk * p->Dv;
     double *o = res->out.x + ((b * p->Hq + h) * p->Lq + i) * p->Dv;
     double *tol = res->out.tol + ((b * p->Hq + h) * p->Lq + i) * p->Dv;
@@ -211,7 +226,8 @@ static void put_out(const struct ref_problem *p, struct ref_result *res, const s
 }
 
 static void put_scores(const struct ref_problem *p, struct ref_result *res, const struct row *r,
-                       int64_t row) {
+                       int64_t row)
+{
     for (int64_t j = 0; j < p->Lk; j++) {
         int64_t at = row * p->Lk + j;
         double masked_err = err_masked(p, r, j), w = r->weight[j];
@@ -220,32 +236,37 @@ static void put_scores(const struct ref_problem *p, struct ref_result *res, cons
         put(&res->stage[REF_RAW], at, r->raw[j], r->err[j]);
         put(&res->stage[REF_CAPPED], at, r->capped[j], err_capped(p, r, j));
         put(&res->stage[REF_MASKED], at, r->masked[j], masked_err);
-        put(&res->stage[REF_WEIGHTS], at, w, w > 0 ? w * rel + 2 * TINY : w == 0 ? 2 * TINY : 0);
-        if (!r->sees[j]) res->stage[REF_WEIGHTS].tol[at] = 0;
+        /* below 2^-126 it may be 0; scores coarser than 1 (ALiBi at 2^60) say nothing */
+        double tol = r->mean_err + masked_err > 0.5 ? 1 : w * rel + 2 * TINY;
+        put(&res->stage[REF_WEIGHTS], at, w, r->masked[j] == -INFINITY ? 0 : tol);
     }
 }
 
 static void put_lse(const struct ref_problem *p, struct ref_result *res, const struct row *r,
-                    int64_t row) {
+                    int64_t row)
+{
     double lse = r->empty ? -INFINITY : r->nan ? NAN : r->max + log(r->sum);
-    double tol = 1.5 * r->mean_err + ref_accumulation(p->Lk) +
-                 4 * REF_U * (1 + fabs(lse) + fabs(r->max));
+    double tol =
+        1.5 * r->mean_err + ref_accumulation(p->Lk) + 4 * REF_U * (1 + fabs(lse) + fabs(r->max));
     put(&res->lse, row, lse, tol);
 }
 
-static struct ref_values values_make(int64_t n) {
+static struct ref_values values_make(int64_t n)
+{
     struct ref_values v = {must_alloc((size_t)n, sizeof(double)),
                            must_alloc((size_t)n, sizeof(double))};
     return v;
 }
 
-void ref_values_free(struct ref_values *values) {
+void ref_values_free(struct ref_values *values)
+{
     free(values->x);
     free(values->tol);
     values->x = values->tol = NULL;
 }
 
-static struct row row_make(int64_t Lk, int64_t Dv) {
+static struct row row_make(int64_t Lk, int64_t Dv)
+{
     size_t n = (size_t)Lk, w = sizeof(double);
     struct row r = {.raw = must_alloc(n, w), .capped = must_alloc(n, w)};
     r.masked = must_alloc(n, w);
@@ -257,7 +278,8 @@ static struct row row_make(int64_t Lk, int64_t Dv) {
     return r;
 }
 
-static void row_free(struct row *r) {
+static void row_free(struct row *r)
+{
     free(r->raw);
     free(r->capped);
     free(r->masked);
@@ -268,7 +290,8 @@ static void row_free(struct row *r) {
     free(r->size);
 }
 
-void ref_solve(const struct ref_problem *p, struct ref_result *res) {
+void ref_solve(const struct ref_problem *p, struct ref_result *res)
+{
     int64_t rows = p->B * p->Hq * p->Lq;
     struct row r = row_make(p->Lk, p->Dv);
     res->has_nan = false;
@@ -287,14 +310,16 @@ void ref_solve(const struct ref_problem *p, struct ref_result *res) {
     row_free(&r);
 }
 
-void ref_free(struct ref_result *r) {
+void ref_free(struct ref_result *r)
+{
     ref_values_free(&r->out);
     ref_values_free(&r->lse);
     for (int s = 0; s < REF_STAGES; s++) ref_values_free(&r->stage[s]);
 }
 
 struct ref_values ref_mean_heads(const struct ref_problem *p, const struct ref_result *r,
-                                 int stage) {
+                                 int stage)
+{
     int64_t n = p->Lq * p->Lk;
     struct ref_values mean = values_make(p->B * n);
     for (int64_t at = 0; at < p->B * n; at++) {
@@ -313,7 +338,8 @@ struct ref_values ref_mean_heads(const struct ref_problem *p, const struct ref_r
 
 /* ------------------------------------------------------ layers, gathering */
 
-double *ref_gather(const float *x, const int64_t dims[4], const int64_t strides[4]) {
+double *ref_gather(const float *x, const int64_t dims[4], const int64_t strides[4])
+{
     int64_t n = dims[0] * dims[1] * dims[2] * dims[3];
     double *y = must_alloc((size_t)n, sizeof *y);
     for (int64_t at = 0; at < n; at++) {
@@ -328,7 +354,8 @@ double *ref_gather(const float *x, const int64_t dims[4], const int64_t strides[
 }
 
 void ref_project(const struct ref_linear *linear, int64_t rows, const double *x, const double *dx,
-                 double *y, double *dy) {
+                 double *y, double *dy)
+{
     for (int64_t r = 0; r < rows; r++)
         for (int64_t n = 0; n < linear->n_out; n++) {
             double sum = linear->bias != NULL ? (double)linear->bias[n] : 0;
@@ -345,7 +372,8 @@ void ref_project(const struct ref_linear *linear, int64_t rows, const double *x,
         }
 }
 
-double *ref_swap_axes(const double *x, int64_t B, int64_t L, int64_t H, int64_t D) {
+double *ref_swap_axes(const double *x, int64_t B, int64_t L, int64_t H, int64_t D)
+{
     double *y = must_alloc((size_t)(B * L * H * D), sizeof *y);
     for (int64_t b = 0; b < B; b++)
         for (int64_t l = 0; l < L; l++)
@@ -357,13 +385,15 @@ double *ref_swap_axes(const double *x, int64_t B, int64_t L, int64_t H, int64_t 
 
 /* ------------------------------------------------------------ comparator */
 
-bool ref_close(double want, double tol, float got) {
+bool ref_close(double want, double tol, float got)
+{
     if (isnan(want)) return isnan(got);
     if (isinf(want)) return (double)got == want;
     return isfinite(got) && fabs((double)got - want) <= tol;
 }
 
-void ref_compare(struct ref_margin *margin, int64_t at, double want, double tol, float got) {
+void ref_compare(struct ref_margin *margin, int64_t at, double want, double tol, float got)
+{
     bool close = ref_close(want, tol, got);
     double ratio = close ? 0 : INFINITY;
     if (isfinite(want) && isfinite(got) && tol > 0) ratio = fabs((double)got - want) / tol;

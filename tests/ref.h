@@ -93,7 +93,7 @@ double *ref_swap_axes(const double *x, int64_t B, int64_t L, int64_t H, int64_t 
 struct ref_margin {
     double worst; /* largest error over tolerance so far */
     int64_t seen, bad;
-    int64_t at;   /* the first bad element, or the worst one */
+    int64_t at; /* the first bad element, or the worst one */
     double want, tol;
     float got;
 };

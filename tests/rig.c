@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* One run by the library beside the oracle. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "rig.h"
@@ -15,26 +16,28 @@
 
 static double worst_of_all;
 
-double rig_worst(void) {
-    return worst_of_all;
-}
+double rig_worst(void) { return worst_of_all; }
 
-void rig_margin_note(double worst) {
+void rig_margin_note(double worst)
+{
     if (worst > worst_of_all) worst_of_all = worst;
 }
 
-static int64_t env_number(const char *name, int64_t otherwise) {
+static int64_t env_number(const char *name, int64_t otherwise)
+{
     const char *text = getenv(name);
     return text != NULL && *text != '\0' ? strtoll(text, NULL, 0) : otherwise;
 }
 
-bool rig_skip(int64_t row) {
+bool rig_skip(int64_t row)
+{
     int64_t only = env_number("ATTN_TEST_ONLY", -1);
     if (only >= 0) return row != only;
     return row % env_number("ATTN_TEST_STEP", 1) != 0;
 }
 
-const int32_t *rig_isas(void) {
+const int32_t *rig_isas(void)
+{
     static const int32_t all[] = {ATTN_ISA_BASE, ATTN_ISA_AVX2, ATTN_ISA_ALL, -1};
     static const int32_t some[] = {ATTN_ISA_BASE, ATTN_ISA_AVX2, -1};
     return env_number("ATTN_TEST_ISA", ATTN_ISA_ALL) == ATTN_ISA_ALL ? all : some;
@@ -42,7 +45,8 @@ const int32_t *rig_isas(void) {
 
 /* -------------------------------------------------------------- tensors */
 
-float *test_at(const struct test_tensor *t, int64_t b, int64_t h, int64_t l, int64_t d) {
+float *test_at(const struct test_tensor *t, int64_t b, int64_t h, int64_t l, int64_t d)
+{
     const int64_t index[4] = {b, h, l, d};
     int64_t at = 0;
     for (int a = 0; a < 4; a++)
@@ -50,18 +54,21 @@ float *test_at(const struct test_tensor *t, int64_t b, int64_t h, int64_t l, int
     return t->at + at;
 }
 
-int64_t test_count(const struct test_tensor *t) {
+int64_t test_count(const struct test_tensor *t)
+{
     return t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3];
 }
 
 /* Element n in the order (B, H, L, D). */
-static float *test_nth(const struct test_tensor *t, int64_t n) {
+static float *test_nth(const struct test_tensor *t, int64_t n)
+{
     int64_t d = n % t->dims[3], l = n / t->dims[3] % t->dims[2];
     int64_t h = n / t->dims[3] / t->dims[2] % t->dims[1];
     return test_at(t, n / t->dims[3] / t->dims[2] / t->dims[1], h, l, d);
 }
 
-float *test_packed(const struct test_tensor *t) {
+float *test_packed(const struct test_tensor *t)
+{
     int64_t n = test_count(t);
     float *x = must_alloc((size_t)n, sizeof *x);
     for (int64_t i = 0; i < n; i++) memcpy(&x[i], test_nth(t, i), sizeof *x);
@@ -69,7 +76,8 @@ float *test_packed(const struct test_tensor *t) {
 }
 
 /* Strides of the layout, with gaps of `pad` floats behind rows, heads and items. */
-static int64_t lay_out(struct test_tensor *t, int32_t layout, int64_t pad) {
+static int64_t lay_out(struct test_tensor *t, int32_t layout, int64_t pad)
+{
     int inner = layout == ATTN_LAYOUT_BLHD ? 1 : 2, outer = 3 - inner;
     t->strides[3] = 1;
     t->strides[inner] = t->dims[3] + pad;
@@ -79,7 +87,8 @@ static int64_t lay_out(struct test_tensor *t, int32_t layout, int64_t pad) {
 }
 
 static void tensor_make(struct rig *g, struct test_tensor *t, int64_t H, int64_t L, int64_t D,
-                        bool output) {
+                        bool output)
+{
     const int64_t dims[4] = {g->s.B, H, L, D};
     int32_t style = g->s.strides;
     bool keys = t == &g->k || t == &g->v;
@@ -100,12 +109,14 @@ static void tensor_make(struct rig *g, struct test_tensor *t, int64_t H, int64_t
         if (dims[a] == 1) t->strides[a] = -77777; /* must be ignored */
 }
 
-static void tensor_fill(struct rig *g, struct test_tensor *t, double std) {
+static void tensor_fill(struct rig *g, struct test_tensor *t, double std)
+{
     for (int64_t i = 0; i < test_count(t); i++) *test_nth(t, i) = rng_normal(&g->rng, std);
 }
 
 /* Keys outside the range hold NaN: they are never read. */
-static void poison_outside(struct rig *g, struct test_tensor *t) {
+static void poison_outside(struct rig *g, struct test_tensor *t)
+{
     if (g->s.strides == STRIDES_SHARED) return;
     for (int64_t i = 0; i < test_count(t); i++) {
         int64_t j = i / t->dims[3] % t->dims[2];
@@ -117,7 +128,8 @@ static void poison_outside(struct rig *g, struct test_tensor *t) {
 /* ------------------------------------------------------- masks and ranges */
 
 static int64_t mask_lay_out(struct rig *g, const struct mask_spec *m, int64_t dims[4],
-                            int64_t strides[4], int64_t *first) {
+                            int64_t strides[4], int64_t *first)
+{
     const int64_t full[3] = {g->s.B, g->s.Hq, g->s.Lq};
     int64_t n = 1, pad = m->style == MASK_PACKED ? 0 : rng_int(&g->rng, 1, 5);
     dims[3] = g->s.Lk - m->cut;
@@ -135,7 +147,8 @@ static int64_t mask_lay_out(struct rig *g, const struct mask_spec *m, int64_t di
     return n;
 }
 
-static void mask_make(struct rig *g, const struct mask_spec *m, bool boolean) {
+static void mask_make(struct rig *g, const struct mask_spec *m, bool boolean)
+{
     double density = m->density > 0 ? m->density : 0.7;
     int which = boolean ? 0 : 1;
     int64_t first, n;
@@ -143,7 +156,8 @@ static void mask_make(struct rig *g, const struct mask_spec *m, bool boolean) {
     if (boolean) {
         g->mask_bool = must_alloc((size_t)n, 1);
         for (int64_t i = 0; i < n; i++)
-            g->mask_bool[i] = (uint8_t)(rng_chance(&g->rng, density) ? rng_int(&g->rng, 1, 255) : 0);
+            g->mask_bool[i] =
+                (uint8_t)(rng_chance(&g->rng, density) ? rng_int(&g->rng, 1, 255) : 0);
         g->mask_bool_at = g->mask_bool + first;
         return;
     }
@@ -155,7 +169,8 @@ static void mask_make(struct rig *g, const struct mask_spec *m, bool boolean) {
     g->mask_add_at = g->mask_add.p + first;
 }
 
-static void ranges_make(struct rig *g) {
+static void ranges_make(struct rig *g)
+{
     const int64_t far[4] = {INT64_MAX, INT64_MIN, INT64_MAX - 3, INT64_MIN + 3};
     const struct spec *s = &g->s;
     for (int64_t b = 0; b < RIG_B_MAX; b++) {
@@ -172,7 +187,8 @@ static void ranges_make(struct rig *g) {
 }
 
 /* n ids in each of B rows; in order: runs of one id, at random places. */
-static int32_t *segments_make(struct rig *g, int64_t n) {
+static int32_t *segments_make(struct rig *g, int64_t n)
+{
     int32_t count = g->s.segments < 0 ? -g->s.segments : g->s.segments;
     int32_t *ids = must_alloc((size_t)(g->s.B * n), sizeof *ids);
     for (int64_t i = 0; i < g->s.B * n; i++) {
@@ -183,7 +199,8 @@ static int32_t *segments_make(struct rig *g, int64_t n) {
     return ids;
 }
 
-static void heads_make(struct rig *g) {
+static void heads_make(struct rig *g)
+{
     for (int h = 0; h < RIG_H_MAX; h++) {
         g->slopes[h] = h % 5 == 4 ? -0.25f : 1 / (float)(1 << h % 8);
         g->sinks[h] = h % 4 == 3 ? -INFINITY : rng_normal(&g->rng, 2);
@@ -193,7 +210,8 @@ static void heads_make(struct rig *g) {
     g->seg_k = segments_make(g, g->s.Lk);
 }
 
-static void outputs_make(struct rig *g) {
+static void outputs_make(struct rig *g)
+{
     int64_t rows = g->s.B * g->s.Hq * g->s.Lq, mean_rows = g->s.B * g->s.Lq;
     for (int stage = 0; stage < REF_STAGES; stage++) {
         if (!(g->s.outs & OUT_STAGE(stage))) continue;
@@ -203,7 +221,8 @@ static void outputs_make(struct rig *g) {
     if (g->s.outs & OUT_LSE) gbuf_make(&g->lse, rows, g->s.misalign);
 }
 
-void rig_make(struct rig *g, const struct spec *s) {
+void rig_make(struct rig *g, const struct spec *s)
+{
     memset(g, 0, sizeof *g);
     g->s = *s;
     if (g->s.B == 0) g->s.B = 1;
@@ -230,14 +249,16 @@ void rig_make(struct rig *g, const struct spec *s) {
     outputs_make(g);
 }
 
-void rig_reset(struct rig *g) {
+void rig_reset(struct rig *g)
+{
     attn_args_destroy(g->args);
     attn_op_destroy(g->op);
     g->args = NULL;
     g->op = NULL;
 }
 
-void rig_free(struct rig *g) {
+void rig_free(struct rig *g)
+{
     rig_forget(g);
     rig_reset(g);
     gbuf_free(&g->q.buf);

@@ -28,10 +28,10 @@ enum { FULL_B = 1, FULL_H = 2, FULL_Q = 4, FULL_ALL = 7 };
 
 struct mask_spec {
     int32_t on;
-    int32_t full;    /* FULL_*: the axes that are not broadcast by an extent of 1 */
-    int64_t cut;     /* how many keys the last extent falls short of Lk */
-    int32_t style;   /* MASK_* */
-    double density;  /* of visible keys; 0: 0.7 */
+    int32_t full;   /* FULL_*: the axes that are not broadcast by an extent of 1 */
+    int64_t cut;    /* how many keys the last extent falls short of Lk */
+    int32_t style;  /* MASK_* */
+    double density; /* of visible keys; 0: 0.7 */
 };
 
 /* How tensors are laid out: 0 packed; padded rows, heads and items with NaN
@@ -52,7 +52,7 @@ enum { POS_SMALL = 1, POS_EXTREME = 2 };
 /* Zero means the default in every field. */
 struct spec {
     uint64_t seed;
-    int64_t row; /* of a sweep, for the repro line */
+    int64_t row;                       /* of a sweep, for the repro line */
     int64_t B, Hq, Hk, Lq, Lk, Dk, Dv; /* B, Hq 1; Hk = Hq; Dv = Dk */
     int32_t layout, strides, causal, range, pos, outs, threads;
     bool window;
@@ -96,17 +96,17 @@ struct rig {
     struct ref_result ref;
     bool solved;
     struct ref_margin margin; /* over all checks of this rig */
-    attn_op *op; /* of the last run; kept between runs with the same settings */
+    attn_op *op;              /* of the last run; kept between runs with the same settings */
     attn_args *args;
 };
 
 void rig_make(struct rig *g, const struct spec *s);
 void rig_free(struct rig *g);
-void rig_solve(struct rig *g);  /* the oracle's answer, once */
-void rig_forget(struct rig *g); /* inputs changed */
-attn_status rig_run(struct rig *g); /* into reset outputs */
-bool rig_check(struct rig *g);      /* prints what is wrong */
-void rig_expect(struct rig *g);     /* run, check, fail the test */
+void rig_solve(struct rig *g);       /* the oracle's answer, once */
+void rig_forget(struct rig *g);      /* inputs changed */
+attn_status rig_run(struct rig *g);  /* into reset outputs */
+bool rig_check(struct rig *g);       /* prints what is wrong */
+void rig_expect(struct rig *g);      /* run, check, fail the test */
 void rig_once(const struct spec *s); /* make, expect, free */
 void rig_print(const struct rig *g, const char *what);
 /* The op and the args of this rig, as rig_run makes them. Owned by the rig. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* The running and checking half of the rig. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "rig.h"
@@ -15,18 +16,21 @@
 
 /* ------------------------------------------------------------ the oracle */
 
-static struct ref_mask mask_of(const struct rig *g, int which, const void *at) {
+static struct ref_mask mask_of(const struct rig *g, int which, const void *at)
+{
     struct ref_mask m = {.data = at};
     memcpy(m.dims, g->mask_dims[which], sizeof m.dims);
     memcpy(m.strides, g->mask_strides[which], sizeof m.strides);
     return m;
 }
 
-static double *gather(const struct test_tensor *t) {
+static double *gather(const struct test_tensor *t)
+{
     return ref_gather(t->at, t->dims, t->strides);
 }
 
-void rig_solve(struct rig *g) {
+void rig_solve(struct rig *g)
+{
     const struct spec *s = &g->s;
     if (g->solved) return;
     struct ref_problem p = ref_problem_make(s->B, s->Hq, s->Hk, s->Lq, s->Lk, s->Dk, s->Dv);
@@ -56,7 +60,8 @@ void rig_solve(struct rig *g) {
     g->solved = true;
 }
 
-void rig_forget(struct rig *g) {
+void rig_forget(struct rig *g)
+{
     if (!g->solved) return;
     free((void *)(uintptr_t)g->problem.q);
     free((void *)(uintptr_t)g->problem.k);
@@ -67,7 +72,8 @@ void rig_forget(struct rig *g) {
 
 /* ----------------------------------------------------------- the library */
 
-static void prepare_op(struct rig *g) {
+static void prepare_op(struct rig *g)
+{
     const struct spec *s = &g->s;
     assert_int_equal(attn_op_create(&g->op, s->Hq, s->Hk, s->Dk, s->Dv), ATTN_OK);
     assert_int_equal(attn_op_set_layout(g->op, s->layout), ATTN_OK);
@@ -81,52 +87,62 @@ static void prepare_op(struct rig *g) {
     if (g->hook != NULL) g->hook(g->op, g->hook_context);
 }
 
-static void prepare_strides(struct rig *g) {
+static void prepare_strides(struct rig *g)
+{
     const struct test_tensor *tensors[4] = {&g->q, &g->k, &g->v, &g->out};
     for (int32_t slot = ATTN_Q; slot <= ATTN_OUT; slot++)
         assert_int_equal(attn_args_set_strides(g->args, slot, tensors[slot]->strides), ATTN_OK);
 }
 
-static const int64_t *mask_strides_of(const struct rig *g, int which) {
+static const int64_t *mask_strides_of(const struct rig *g, int which)
+{
     const struct mask_spec *m = which == 0 ? &g->s.mask_bool : &g->s.mask_add;
     return m->style == MASK_PACKED ? NULL : g->mask_strides[which];
 }
 
-static void prepare_args(struct rig *g) {
+static void prepare_args(struct rig *g)
+{
     const struct spec *s = &g->s;
     assert_int_equal(attn_args_create(&g->args), ATTN_OK);
     if (s->strides != STRIDES_PACKED) prepare_strides(g);
-    assert_int_equal(attn_args_set_mask_bool(g->args, g->mask_bool_at, g->mask_dims[0],
-                                             mask_strides_of(g, 0)), ATTN_OK);
-    assert_int_equal(attn_args_set_mask_add(g->args, g->mask_add_at, g->mask_dims[1],
-                                            mask_strides_of(g, 1)), ATTN_OK);
+    assert_int_equal(
+        attn_args_set_mask_bool(g->args, g->mask_bool_at, g->mask_dims[0], mask_strides_of(g, 0)),
+        ATTN_OK);
+    assert_int_equal(
+        attn_args_set_mask_add(g->args, g->mask_add_at, g->mask_dims[1], mask_strides_of(g, 1)),
+        ATTN_OK);
     if (s->range != 0)
         assert_int_equal(attn_args_set_key_range(g->args, s->B,
                                                  s->range & RANGE_BEGIN ? g->begin : NULL,
-                                                 s->range & RANGE_END ? g->end : NULL), ATTN_OK);
+                                                 s->range & RANGE_END ? g->end : NULL),
+                         ATTN_OK);
     if (s->pos != 0) assert_int_equal(attn_args_set_positions(g->args, s->B, g->pos), ATTN_OK);
     if (s->alibi) assert_int_equal(attn_args_set_alibi(g->args, s->Hq, g->slopes), ATTN_OK);
     if (s->sinks) assert_int_equal(attn_args_set_sinks(g->args, s->Hq, g->sinks), ATTN_OK);
     assert_int_equal(attn_args_set_segments(g->args, g->seg_q, g->seg_k), ATTN_OK);
     for (int stage = 0; stage < REF_STAGES; stage++)
         if (s->outs & OUT_STAGE(stage))
-            assert_int_equal(attn_args_set_scores_out(g->args, stage, g->stage[stage].p,
-                                                      s->outs & OUT_MEAN(stage) ? ATTN_MEAN_HEADS
-                                                                                : 0), ATTN_OK);
+            assert_int_equal(
+                attn_args_set_scores_out(g->args, stage, g->stage[stage].p,
+                                         s->outs & OUT_MEAN(stage) ? ATTN_MEAN_HEADS : 0),
+                ATTN_OK);
     if (s->outs & OUT_LSE) assert_int_equal(attn_args_set_lse(g->args, g->lse.p), ATTN_OK);
 }
 
-void rig_prepare(struct rig *g) {
+void rig_prepare(struct rig *g)
+{
     if (g->op == NULL) prepare_op(g);
     if (g->args == NULL) prepare_args(g);
 }
 
-static bool needs_args(const struct spec *s) {
+static bool needs_args(const struct spec *s)
+{
     return s->strides != STRIDES_PACKED || s->mask_bool.on || s->mask_add.on || s->range != 0 ||
            s->pos != 0 || s->outs != 0 || s->alibi || s->sinks || s->segments != 0;
 }
 
-attn_status rig_run(struct rig *g) {
+attn_status rig_run(struct rig *g)
+{
     const struct spec *s = &g->s;
     rig_prepare(g);
     gbuf_reset(&g->out.buf);
@@ -135,10 +151,12 @@ attn_status rig_run(struct rig *g) {
         if (g->stage[stage].base != NULL) gbuf_reset(&g->stage[stage]);
     if (!needs_args(s) && s->seed % 2 == 0)
         return attn_run(g->op, s->B, s->Lq, s->Lk, g->q.at, g->k.at, g->v.at, g->out.at);
-    return attn_run_args(g->op, s->B, s->Lq, s->Lk, g->q.at, g->k.at, g->v.at, g->out.at, g->args);
+    return attn_run_args(g->op, s->B, s->Lq, s->Lk, g->q.at, g->k.at, g->v.at, g->out.at,
+                         g->args);
 }
 
-float *rig_output(struct rig *g) {
+float *rig_output(struct rig *g)
+{
     attn_status status = rig_run(g);
     if (status != ATTN_OK) {
         rig_print(g, attn_status_string(status));
@@ -149,20 +167,22 @@ float *rig_output(struct rig *g) {
 
 /* -------------------------------------------------------------- checking */
 
-void rig_print(const struct rig *g, const char *what) {
+void rig_print(const struct rig *g, const char *what)
+{
     const struct spec *s = &g->s;
     const struct mask_spec *mb = &s->mask_bool, *ma = &s->mask_add;
     print_error("%s: seed %" PRIu64 " row %" PRId64 ": B %" PRId64 " Hq %" PRId64 " Hk %" PRId64
                 " Lq %" PRId64 " Lk %" PRId64 " Dk %" PRId64 " Dv %" PRId64 "\n",
                 what, s->seed, s->row, s->B, s->Hq, s->Hk, s->Lq, s->Lk, s->Dk, s->Dv);
     print_error("  layout %d strides %d causal %d range %d pos %d outs %d threads %d isa %d "
-                "window %d (%" PRId64 ", %" PRId64 ") scale %g softcap %g std %g misalign %" PRId64
-                "\n", s->layout, s->strides, s->causal, s->range, s->pos, s->outs, g->threads,
-                g->isa, s->window, s->left, s->right, s->has_scale ? s->scale : 0.0, s->softcap,
-                s->std, s->misalign);
-    print_error("  mask_bool on %d full %d cut %" PRId64 " style %d, mask_add on %d full %d cut %"
-                PRId64 " style %d\n", mb->on, mb->full, mb->cut, mb->style, ma->on, ma->full,
-                ma->cut, ma->style);
+                "window %d (%" PRId64 ", %" PRId64
+                ") scale %g softcap %g std %g misalign %" PRId64 "\n",
+                s->layout, s->strides, s->causal, s->range, s->pos, s->outs, g->threads, g->isa,
+                s->window, s->left, s->right, s->has_scale ? s->scale : 0.0, s->softcap, s->std,
+                s->misalign);
+    print_error("  mask_bool on %d full %d cut %" PRId64
+                " style %d, mask_add on %d full %d cut %" PRId64 " style %d\n",
+                mb->on, mb->full, mb->cut, mb->style, ma->on, ma->full, ma->cut, ma->style);
     print_error("  chunk %" PRId64 " alibi %d sinks %d segments %d\n", s->chunk, s->alibi,
                 s->sinks, s->segments);
     for (int64_t b = 0; b < s->B && b < 4; b++)
@@ -171,17 +191,19 @@ void rig_print(const struct rig *g, const char *what) {
     print_error("  again: ATTN_TEST_ONLY=%" PRId64 " and this test's executable\n", s->row);
 }
 
-static bool report(struct rig *g, const char *what, const struct ref_margin *m) {
+static bool report(struct rig *g, const char *what, const struct ref_margin *m)
+{
     if (m->worst > g->margin.worst) g->margin = *m;
     if (m->bad == 0) return true;
     print_error("%s: %" PRId64 " of %" PRId64 " wrong; element %" PRId64
-                " is %.9g, should be %.9g +- %.3g\n", what, m->bad, m->seen, m->at, (double)m->got,
-                m->want, m->tol);
+                " is %.9g, should be %.9g +- %.3g\n",
+                what, m->bad, m->seen, m->at, (double)m->got, m->want, m->tol);
     return false;
 }
 
 /* Elements between the rows of out must be as they were. */
-static bool gaps_untouched(const struct test_tensor *t) {
+static bool gaps_untouched(const struct test_tensor *t)
+{
     unsigned char *ours = must_alloc((size_t)t->buf.n, 1);
     bool fine = true;
     for (int64_t i = 0; i < test_count(t); i++) {
@@ -197,7 +219,8 @@ static bool gaps_untouched(const struct test_tensor *t) {
 }
 
 static bool check_values(struct rig *g, const char *what, const struct ref_values *want,
-                         const float *got, int64_t n) {
+                         const float *got, int64_t n)
+{
     struct ref_margin m = {0};
     for (int64_t i = 0; i < n; i++) {
         ref_compare(&m, i, want->x[i], want->tol[i], got[i]);
@@ -208,15 +231,18 @@ static bool check_values(struct rig *g, const char *what, const struct ref_value
 
 /* In a NaN row a visible key whose score is -inf may have weight NaN or 0: -inf looks like "not
    visible" by then. An invisible key's weight is 0 there as everywhere. */
-static void forgive_nan_rows(const struct rig *g, float *got) {
+static void forgive_nan_rows(const struct rig *g, float *got)
+{
     for (int64_t n = 0; n < g->s.B * g->s.Hq * g->s.Lq * g->s.Lk; n++)
         if (isnan(g->ref.stage[REF_WEIGHTS].x[n]) && g->ref.stage[REF_MASKED].x[n] == -INFINITY &&
             got[n] == 0)
             got[n] = NAN;
 }
 
-static bool check_stage(struct rig *g, int stage) {
-    static const char *const names[] = {"raw scores", "capped scores", "masked scores", "weights"};
+static bool check_stage(struct rig *g, int stage)
+{
+    static const char *const names[] = {"raw scores", "capped scores", "masked scores",
+                                        "weights"};
     int64_t rows = g->s.B * g->s.Lq * g->s.Lk;
     if (g->stage[stage].base == NULL) return true;
     bool intact = gbuf_intact(&g->stage[stage]);
@@ -234,7 +260,8 @@ static bool check_stage(struct rig *g, int stage) {
     return fine && intact;
 }
 
-bool rig_check(struct rig *g) {
+bool rig_check(struct rig *g)
+{
     bool fine = true;
     rig_solve(g);
     float *out = test_packed(&g->out);
@@ -253,7 +280,8 @@ bool rig_check(struct rig *g) {
     return fine;
 }
 
-void rig_expect(struct rig *g) {
+void rig_expect(struct rig *g)
+{
     attn_status status = rig_run(g);
     if (status != ATTN_OK) {
         rig_print(g, attn_status_string(status));
@@ -266,14 +294,16 @@ void rig_expect(struct rig *g) {
     rig_margin_note(g->margin.worst);
 }
 
-void rig_once(const struct spec *s) {
+void rig_once(const struct spec *s)
+{
     struct rig g;
     rig_make(&g, s);
     rig_expect(&g);
     rig_free(&g);
 }
 
-bool same_bits(const char *what, const float *a, const float *b, int64_t n) {
+bool same_bits(const char *what, const float *a, const float *b, int64_t n)
+{
     for (int64_t i = 0; i < n; i++) {
         if (bits_of_float(a[i]) == bits_of_float(b[i])) continue;
         print_error("%s: element %" PRId64 " is %.9g here and %.9g there\n", what, i,

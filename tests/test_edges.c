@@ -4,10 +4,11 @@
  * tile, tiles that a row does not see, ranges and windows that end on and
  * beside a tile's edge.
  */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "whitebox.h"
@@ -20,10 +21,11 @@ static const int64_t tile_sizes[] = {1, 16, 60, 256};
 #define N_TILE_SIZES 4
 
 /* The default tiles and paths, then the forced size on each path. */
-static void expect_with_tiles(struct rig *g, int64_t T) {
+static void expect_with_tiles(struct rig *g, int64_t T)
+{
     const struct tiles some[] = {
-        TILES_OF(0, PATH_AUTO),     TILES_OF(0, PATH_DECODE),   TILES_OF(0, PATH_TILES_NT),
-        TILES_OF(T, PATH_TILES),    TILES_OF(T, PATH_DECODE),   TILES_OF(T, PATH_TILES_NT),
+        TILES_OF(0, PATH_AUTO),  TILES_OF(0, PATH_DECODE), TILES_OF(0, PATH_TILES_NT),
+        TILES_OF(T, PATH_TILES), TILES_OF(T, PATH_DECODE), TILES_OF(T, PATH_TILES_NT),
     };
     expect_on(g, some, T == 256 ? 3 : 6);
 }
@@ -33,21 +35,29 @@ static void expect_with_tiles(struct rig *g, int64_t T) {
 enum { RISING, FALLING, ZIGZAG, SPIKE_FIRST, SPIKE_LAST, SPIKE_MIDDLE, N_SHAPES };
 
 /* The score of key j: integers, so exact in float32. */
-static float score_of(int shape, int64_t j, int64_t Lk, int64_t T) {
+static float score_of(int shape, int64_t j, int64_t Lk, int64_t T)
+{
     int64_t tile = j / T, tiles = (Lk + T - 1) / T;
     float fine = (float)(j % 3);
     switch (shape) {
-    case RISING: return fine + (float)(128 * tile);
-    case FALLING: return fine - (float)(128 * tile);
-    case ZIGZAG: return fine + (tile % 2 == 0 ? 110.0f : -110.0f) * (float)(tile % 5 + 1);
-    case SPIKE_FIRST: return j == 0 ? 300 : fine;
-    case SPIKE_LAST: return j == Lk - 1 ? 300 : fine;
-    default: return tile == tiles / 2 ? 300 + fine : fine;
+    case RISING:
+        return fine + (float)(128 * tile);
+    case FALLING:
+        return fine - (float)(128 * tile);
+    case ZIGZAG:
+        return fine + (tile % 2 == 0 ? 110.0f : -110.0f) * (float)(tile % 5 + 1);
+    case SPIKE_FIRST:
+        return j == 0 ? 300 : fine;
+    case SPIKE_LAST:
+        return j == Lk - 1 ? 300 : fine;
+    default:
+        return tile == tiles / 2 ? 300 + fine : fine;
     }
 }
 
 /* Make q . k the given score in query rows 0 mod 4, -, 2 x and 1/2 x it in the others. */
-static void set_scores(struct rig *g, int shape, int64_t T) {
+static void set_scores(struct rig *g, int shape, int64_t T)
+{
     static const float factors[4] = {1, -1, 2, 0.5f};
     const struct spec *s = &g->s;
     for (int64_t b = 0; b < s->B; b++) {
@@ -63,7 +73,8 @@ static void set_scores(struct rig *g, int shape, int64_t T) {
     }
 }
 
-static void test_maxima_jump(void **state) {
+static void test_maxima_jump(void **state)
+{
     (void)state;
     for (int t = 0; t < N_TILE_SIZES; t++)
         for (int shape = 0; shape < N_SHAPES; shape++)
@@ -87,7 +98,8 @@ static void test_maxima_jump(void **state) {
 
 /* Exact scores of 152, 1000 and 10000 apart by 1 (executorch PR#18407), and one peak of 1e4
    among zeros: finite, right, and rows that sum to 1. */
-static void test_huge_scores(void **state) {
+static void test_huge_scores(void **state)
+{
     static const float bases[] = {152, 1000, 10000, -10000, 0};
     (void)state;
     for (int n = 0; n < 5; n++) {
@@ -118,20 +130,28 @@ static void test_huge_scores(void **state) {
 
 enum { NOT_FIRST, NOT_LAST, ONLY_OWN, ONLY_ONE_KEY, NONE, NOT_MIDDLE, N_SIGHTS };
 
-static bool pattern_sees(int sight, int64_t i, int64_t j, int64_t Lk, int64_t T) {
+static bool pattern_sees(int sight, int64_t i, int64_t j, int64_t Lk, int64_t T)
+{
     int64_t tile = j / T, tiles = (Lk + T - 1) / T;
     switch (sight) {
-    case NOT_FIRST: return tile > i % 3;
-    case NOT_LAST: return tile < tiles - 1 - i % 3;
-    case ONLY_OWN: return tile == i % tiles;
-    case ONLY_ONE_KEY: return j == i * 37 % Lk;
-    case NONE: return i % 2 == 1 && j > 3;
-    default: return tile != tiles / 2 || i % 3 == 0;
+    case NOT_FIRST:
+        return tile > i % 3;
+    case NOT_LAST:
+        return tile < tiles - 1 - i % 3;
+    case ONLY_OWN:
+        return tile == i % tiles;
+    case ONLY_ONE_KEY:
+        return j == i * 37 % Lk;
+    case NONE:
+        return i % 2 == 1 && j > 3;
+    default:
+        return tile != tiles / 2 || i % 3 == 0;
     }
 }
 
 /* Rows whose first or last tiles are wholly masked, by either kind of mask. */
-static void test_unseen_tiles(void **state) {
+static void test_unseen_tiles(void **state)
+{
     (void)state;
     for (int t = 0; t < N_TILE_SIZES; t++)
         for (int sight = 0; sight < N_SIGHTS * 2; sight++) {
@@ -148,8 +168,10 @@ static void test_unseen_tiles(void **state) {
             for (int64_t i = 0; i < s.Lq; i++)
                 for (int64_t j = 0; j < s.Lk; j++) {
                     bool sees = pattern_sees(sight % N_SIGHTS, i, j, s.Lk, T);
-                    if (sight < N_SIGHTS) g.mask_bool[i * s.Lk + j] = sees;
-                    else g.mask_add.p[i * s.Lk + j] = sees ? 0.5f : -INFINITY;
+                    if (sight < N_SIGHTS)
+                        g.mask_bool[i * s.Lk + j] = sees;
+                    else
+                        g.mask_add.p[i * s.Lk + j] = sees ? 0.5f : -INFINITY;
                 }
             expect_with_tiles(&g, T);
             rig_free(&g);
@@ -159,7 +181,8 @@ static void test_unseen_tiles(void **state) {
 /* ---------------------------------------------------- ranges and windows */
 
 /* Every pair of a begin and an end on and beside the edges of two tiles. */
-static void test_range_edges(void **state) {
+static void test_range_edges(void **state)
+{
     (void)state;
     for (int t = 1; t < N_TILE_SIZES; t++) {
         int64_t T = tile_sizes[t], Lk = 2 * T + 5;
@@ -170,8 +193,15 @@ static void test_range_edges(void **state) {
                 begins[b] = edges[min64(pair / 9, b)];
                 ends[b] = edges[max64(pair / 9, b)];
             }
-            struct spec s = {.seed = (uint64_t)row, .row = row, .B = 9, .Lq = 6, .Lk = Lk, .Dk = 5,
-                             .begins = begins, .ends = ends, .range = RANGE_BEGIN | RANGE_END};
+            struct spec s = {.seed = (uint64_t)row,
+                             .row = row,
+                             .B = 9,
+                             .Lq = 6,
+                             .Lk = Lk,
+                             .Dk = 5,
+                             .begins = begins,
+                             .ends = ends,
+                             .range = RANGE_BEGIN | RANGE_END};
             s.causal = (int32_t)(pair / 9 % 3);
             if (rig_skip(row)) continue;
             struct rig g;
@@ -182,7 +212,8 @@ static void test_range_edges(void **state) {
     }
 }
 
-static void test_window_edges(void **state) {
+static void test_window_edges(void **state)
+{
     (void)state;
     for (int t = 1; t < N_TILE_SIZES; t++) {
         int64_t T = tile_sizes[t];
@@ -208,15 +239,27 @@ static void test_window_edges(void **state) {
 }
 
 /* Queries that stand before the first key or behind the last one: windows that miss the range. */
-static void test_window_beyond_the_keys(void **state) {
+static void test_window_beyond_the_keys(void **state)
+{
     static const int64_t offs[] = {-1000, -30, -6, -1, 0, 5, 12, 40, 75, 1000};
     (void)state;
     for (int64_t row = 0; row < 10 * 4 * 3; row++) {
         const int64_t begin = row % 3 * 7, end = 25 + row % 3 * 3, off = offs[row % 10];
-        struct spec s = {.seed = (uint64_t)row, .row = row, .Lq = row % 4 == 0 ? 1 : 5 * (row % 4),
-                         .Lk = 40, .Dk = 4, .Hq = 2, .Hk = 1, .begins = &begin, .ends = &end,
-                         .positions = &off, .range = RANGE_BEGIN | RANGE_END, .pos = POS_SMALL,
-                         .window = true, .left = row / 10 % 4, .right = row / 40};
+        struct spec s = {.seed = (uint64_t)row,
+                         .row = row,
+                         .Lq = row % 4 == 0 ? 1 : 5 * (row % 4),
+                         .Lk = 40,
+                         .Dk = 4,
+                         .Hq = 2,
+                         .Hk = 1,
+                         .begins = &begin,
+                         .ends = &end,
+                         .positions = &off,
+                         .range = RANGE_BEGIN | RANGE_END,
+                         .pos = POS_SMALL,
+                         .window = true,
+                         .left = row / 10 % 4,
+                         .right = row / 40};
         s.outs = row % 2 ? OUT_ALL : 0;
         s.mask_bool.on = row % 3 == 2;
         if (rig_skip(row)) continue;
@@ -229,15 +272,22 @@ static void test_window_beyond_the_keys(void **state) {
 
 /* A start position that is no multiple of a block (executorch PR#9105): offset 5 of 70 queries
    over 75 keys, then every offset to 40. */
-static void test_every_offset(void **state) {
+static void test_every_offset(void **state)
+{
     static const struct tiles some[] = {
-        TILES_OF(0, PATH_AUTO), TILES_OF(32, PATH_TILES), TILES_OF(64, PATH_TILES),
+        TILES_OF(0, PATH_AUTO),      TILES_OF(32, PATH_TILES),  TILES_OF(64, PATH_TILES),
         TILES_OF(32, PATH_TILES_NT), TILES_OF(32, PATH_DECODE),
     };
     (void)state;
     for (int64_t offset = 0; offset <= 40; offset++) {
-        struct spec s = {.seed = 5, .row = offset, .Lq = 70, .Lk = 75, .Dk = 16, .pos = POS_SMALL,
-                         .positions = &offset, .causal = ATTN_CAUSAL_TOP_LEFT};
+        struct spec s = {.seed = 5,
+                         .row = offset,
+                         .Lq = 70,
+                         .Lk = 75,
+                         .Dk = 16,
+                         .pos = POS_SMALL,
+                         .positions = &offset,
+                         .causal = ATTN_CAUSAL_TOP_LEFT};
         if (rig_skip(offset)) continue;
         struct rig g;
         rig_make(&g, &s);
@@ -246,7 +296,8 @@ static void test_every_offset(void **state) {
     }
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_maxima_jump),  cmocka_unit_test(test_huge_scores),
         cmocka_unit_test(test_unseen_tiles), cmocka_unit_test(test_range_edges),

@@ -6,10 +6,11 @@
  * test_masks, caches and packed weights in test_layer, ends of buffers in
  * test_pages, threads in test_threads, sizes in test_sizes.
  */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "whitebox.h"
@@ -19,14 +20,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void ok(attn_status status) {
-    assert_int_equal(status, ATTN_OK);
-}
+static void ok(attn_status status) { assert_int_equal(status, ATTN_OK); }
 
 /* Run on each path, ISA and tile size with a mask that the caller then changes. */
 typedef void (*check_fn)(struct rig *g);
 
-static void on_every_path(struct rig *g, check_fn check) {
+static void on_every_path(struct rig *g, check_fn check)
+{
     for (const int32_t *isa = rig_isas(); *isa >= 0; isa++)
         for (int n = 0; n < N_ALL_TILES; n++) {
             rig_tiles(g, &all_tiles[n]);
@@ -39,20 +39,24 @@ static void on_every_path(struct rig *g, check_fn check) {
 
 /* pytorch#103963: a row whose keys are all disallowed is NaN. It must be exactly 0, and the other
    rows must have the bits of a run in which that row is not masked. */
-static void check_row_2(struct rig *g) {
+static void check_row_2(struct rig *g)
+{
     for (int j = 0; j < 4; j++) g->mask_bool[2 * 4 + j] = 1;
     float *without = rig_output(g);
     for (int j = 0; j < 4; j++) g->mask_bool[2 * 4 + j] = 0;
     float *with = rig_output(g);
     for (int64_t n = 0; n < 4 * 8; n++) {
-        if (n / 8 == 2) assert_true(bits_of_float(with[n]) == 0);
-        else assert_true(bits_of_float(with[n]) == bits_of_float(without[n]));
+        if (n / 8 == 2)
+            assert_true(bits_of_float(with[n]) == 0);
+        else
+            assert_true(bits_of_float(with[n]) == bits_of_float(without[n]));
     }
     free(with);
     free(without);
 }
 
-static void test_row_without_keys(void **state) {
+static void test_row_without_keys(void **state)
+{
     struct spec s = {.seed = 103963, .Lq = 4, .Lk = 4, .Dk = 8};
     struct rig g;
     (void)state;
@@ -63,11 +67,19 @@ static void test_row_without_keys(void **state) {
 }
 
 /* The same by a causal rule and left padding that have no key in common. */
-static void test_row_without_keys_by_two_rules(void **state) {
+static void test_row_without_keys_by_two_rules(void **state)
+{
     const int64_t begins[2] = {2, 0}, ends[2] = {4, 4};
-    struct spec s = {.seed = 103749, .B = 2, .Lq = 4, .Lk = 4, .Dk = 8, .begins = begins,
-                     .ends = ends, .range = RANGE_BEGIN | RANGE_END,
-                     .causal = ATTN_CAUSAL_TOP_LEFT, .outs = OUT_ALL};
+    struct spec s = {.seed = 103749,
+                     .B = 2,
+                     .Lq = 4,
+                     .Lk = 4,
+                     .Dk = 8,
+                     .begins = begins,
+                     .ends = ends,
+                     .range = RANGE_BEGIN | RANGE_END,
+                     .causal = ATTN_CAUSAL_TOP_LEFT,
+                     .outs = OUT_ALL};
     struct rig g;
     (void)state;
     rig_make(&g, &s);
@@ -81,15 +93,16 @@ static void test_row_without_keys_by_two_rules(void **state) {
 
 /* pytorch#108108, mlx#2835, onnx PR#8068: "causal" is anchored top-left here, bottom-right there.
    V counts keys in powers of two and all scores are equal, so a row says which keys it saw. */
-static void test_two_alignments(void **state) {
+static void test_two_alignments(void **state)
+{
     static const struct {
         int64_t Lq, Lk;
         int32_t causal;
         int64_t seen[2]; /* how many keys, from the first, rows 0 and 1 see */
     } rows[] = {
-        {1, 8, ATTN_CAUSAL_TOP_LEFT, {1, 0}},     {1, 8, ATTN_CAUSAL_BOTTOM_RIGHT, {8, 0}},
-        {2, 5, ATTN_CAUSAL_TOP_LEFT, {1, 2}},     {2, 5, ATTN_CAUSAL_BOTTOM_RIGHT, {4, 5}},
-        {2, 5, ATTN_CAUSAL_NONE, {5, 5}},         {2, 1, ATTN_CAUSAL_BOTTOM_RIGHT, {0, 1}},
+        {1, 8, ATTN_CAUSAL_TOP_LEFT, {1, 0}}, {1, 8, ATTN_CAUSAL_BOTTOM_RIGHT, {8, 0}},
+        {2, 5, ATTN_CAUSAL_TOP_LEFT, {1, 2}}, {2, 5, ATTN_CAUSAL_BOTTOM_RIGHT, {4, 5}},
+        {2, 5, ATTN_CAUSAL_NONE, {5, 5}},     {2, 1, ATTN_CAUSAL_BOTTOM_RIGHT, {0, 1}},
     };
     (void)state;
     for (int n = 0; n < 6; n++) {
@@ -109,7 +122,8 @@ static void test_two_alignments(void **state) {
 }
 
 /* meta-llama/llama PR#900: a square mask for a chunk although keys include cached ones. */
-static void test_chunk_after_a_cache(void **state) {
+static void test_chunk_after_a_cache(void **state)
+{
     struct spec s = {.seed = 900, .Hq = 4, .Hk = 2, .Lq = 5, .Lk = 5, .Dk = 8};
     struct rig g;
     float out[4 * 2 * 8];
@@ -122,8 +136,10 @@ static void test_chunk_after_a_cache(void **state) {
     ok(attn_args_create(&args));
     ok(attn_args_set_strides(args, ATTN_Q, q_strides));
     for (int by = 0; by < 2; by++) { /* by positions, and by the other alignment */
-        if (by == 0) ok(attn_args_set_positions(args, 1, &pos));
-        else ok(attn_args_set_positions(args, 0, NULL));
+        if (by == 0)
+            ok(attn_args_set_positions(args, 1, &pos));
+        else
+            ok(attn_args_set_positions(args, 0, NULL));
         if (by == 1) ok(attn_op_set_causal(g.op, ATTN_CAUSAL_BOTTOM_RIGHT));
         ok(attn_run_args(g.op, 1, 2, 5, g.q.at + 3 * 8, g.k.at, g.v.at, out, args));
         for (int64_t n = 0; n < 4 * 2 * 8; n++) {
@@ -138,7 +154,8 @@ static void test_chunk_after_a_cache(void **state) {
 /* ------------------------------------------------------- heads and strides */
 
 /* onnx PR#7274, keras PR#23081: grouped heads tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1). */
-static void test_groups_repeat(void **state) {
+static void test_groups_repeat(void **state)
+{
     float q[4 * 3] = {0}, k[2 * 5] = {0}, v[2 * 5], out[4 * 3];
     attn_op *op = NULL;
     (void)state;
@@ -152,7 +169,8 @@ static void test_groups_repeat(void **state) {
 
 /* pytorch PR#187506: a transposed view read as if packed. V as a (L, H * d) buffer seen as
    (H, L, d) is served; an inner stride that is not 1 is refused (test_args). */
-static void test_v_as_a_view(void **state) {
+static void test_v_as_a_view(void **state)
+{
     struct spec s = {.seed = 22, .Hq = 3, .Lq = 6, .Lk = 7, .Dk = 4, .Dv = 5};
     struct rig g;
     float view[7 * 3 * 5];
@@ -172,7 +190,8 @@ static void test_v_as_a_view(void **state) {
 }
 
 /* numpy#31776: A A^T by a symmetric routine. Self-attention without projections: q = k = v. */
-static void test_q_is_k_is_v(void **state) {
+static void test_q_is_k_is_v(void **state)
+{
     (void)state;
     for (int64_t L = 1; L <= 130; L += 43) {
         struct spec s = {.seed = 31776, .row = L, .Hq = 2, .Lq = L, .Lk = L, .Dk = 16};
@@ -194,19 +213,28 @@ static void test_q_is_k_is_v(void **state) {
 /* ------------------------------------------------------------ zero sizes */
 
 /* pytorch#141218, OpenBLAS#2914: no keys. GEMM with K = 0 may leave its output as it was. */
-static void check_no_keys(struct rig *g) {
+static void check_no_keys(struct rig *g)
+{
     float *out = rig_output(g);
     for (int64_t n = 0; n < test_count(&g->out); n++) assert_true(bits_of_float(out[n]) == 0);
     assert_true(gbuf_intact(&g->out.buf));
     free(out);
 }
 
-static void test_no_keys(void **state) {
+static void test_no_keys(void **state)
+{
     static const int64_t lengths[] = {1, 8, 70};
     (void)state;
     for (int n = 0; n < 3; n++) {
-        struct spec s = {.seed = 2914, .B = 2, .Hq = 4, .Hk = 2, .Lq = lengths[n], .Dk = 8, .Dv = 3,
-                         .causal = n, .strides = n};
+        struct spec s = {.seed = 2914,
+                         .B = 2,
+                         .Hq = 4,
+                         .Hk = 2,
+                         .Lq = lengths[n],
+                         .Dk = 8,
+                         .Dv = 3,
+                         .causal = n,
+                         .strides = n};
         struct rig g;
         rig_make(&g, &s);
         on_every_path(&g, check_no_keys);
@@ -219,12 +247,21 @@ static void test_no_keys(void **state) {
 /* ------------------------------------------------------- company and order */
 
 /* CTranslate2#693: one sequence alone, and as item 2 of a batch of 4, padded. */
-static void test_alone_and_in_a_batch(void **state) {
+static void test_alone_and_in_a_batch(void **state)
+{
     (void)state;
     for (int64_t Lq = 1; Lq <= 65; Lq += 32) {
         const int64_t ends[4] = {40, 3, 33, 21};
-        struct spec s = {.seed = 693, .row = Lq, .B = 4, .Hq = 4, .Hk = 2, .Lq = Lq, .Lk = 40,
-                         .Dk = 16, .ends = ends, .range = RANGE_END};
+        struct spec s = {.seed = 693,
+                         .row = Lq,
+                         .B = 4,
+                         .Hq = 4,
+                         .Hk = 2,
+                         .Lq = Lq,
+                         .Lk = 40,
+                         .Dk = 16,
+                         .ends = ends,
+                         .range = RANGE_END};
         struct rig g;
         rig_make(&g, &s);
         rig_expect(&g);
@@ -246,12 +283,19 @@ static void test_alone_and_in_a_batch(void **state) {
 
 /* OpenBLAS PR#4814: one row goes another way than eight. L = 1 against row 0 of 8; groups of one;
    Dv = 1. And one call repeated has the same bits. */
-static void test_one_row_and_eight(void **state) {
+static void test_one_row_and_eight(void **state)
+{
     (void)state;
     for (int64_t Dv = 1; Dv <= 17; Dv += 16)
         for (int64_t Hk = 1; Hk <= 4; Hk++) {
-            struct spec s = {.seed = 4814, .row = Hk, .Hq = Hk * (1 + Hk % 2), .Hk = Hk, .Lq = 8,
-                             .Lk = 50, .Dk = 24, .Dv = Dv};
+            struct spec s = {.seed = 4814,
+                             .row = Hk,
+                             .Hq = Hk * (1 + Hk % 2),
+                             .Hk = Hk,
+                             .Lq = 8,
+                             .Lk = 50,
+                             .Dk = 24,
+                             .Dv = Dv};
             struct rig g;
             float one[8 * 17], again[8 * 17];
             rig_make(&g, &s);
@@ -262,23 +306,34 @@ static void test_one_row_and_eight(void **state) {
             ok(attn_run(g.op, 1, 1, 50, g.q.at, g.k.at, g.v.at, again));
             assert_true(same_bits("again", one, again, s.Hq * Dv));
             for (int64_t n = 0; n < s.Hq * Dv; n++)
-                assert_true(ref_close((double)*test_at(&g.out, 0, n / Dv, 0, n % Dv), 3e-6, one[n]));
+                assert_true(
+                    ref_close((double)*test_at(&g.out, 0, n / Dv, 0, n % Dv), 3e-6, one[n]));
             rig_free(&g);
         }
 }
 
-static void check_repeat(struct rig *g) {
+static void check_repeat(struct rig *g)
+{
     float *first = rig_output(g), *second = rig_output(g);
     assert_true(same_bits("second run", first, second, test_count(&g->out)));
     free(first);
     free(second);
 }
 
-static void test_repeated_run_has_the_same_bits(void **state) {
+static void test_repeated_run_has_the_same_bits(void **state)
+{
     (void)state;
     for (int64_t Lq = 1; Lq <= 70; Lq += 23) {
-        struct spec s = {.seed = 35, .row = Lq, .B = 2, .Hq = 4, .Hk = 2, .Lq = Lq, .Lk = 90,
-                         .Dk = 33, .threads = 3, .causal = (int32_t)(Lq % 3)};
+        struct spec s = {.seed = 35,
+                         .row = Lq,
+                         .B = 2,
+                         .Hq = 4,
+                         .Hk = 2,
+                         .Lq = Lq,
+                         .Lk = 90,
+                         .Dk = 33,
+                         .threads = 3,
+                         .causal = (int32_t)(Lq % 3)};
         struct rig g;
         rig_make(&g, &s);
         on_every_path(&g, check_repeat);
@@ -289,17 +344,26 @@ static void test_repeated_run_has_the_same_bits(void **state) {
 /* ------------------------------------------------------------ small stack */
 
 /* OpenBLAS#2839: big frames crash threads of 256 KiB of stack, a usual minimum. */
-static void *run_on_a_small_stack(void *context) {
+static void *run_on_a_small_stack(void *context)
+{
     struct rig *g = context;
     return (void *)(intptr_t)attn_run_args(g->op, g->s.B, g->s.Lq, g->s.Lk, g->q.at, g->k.at,
                                            g->v.at, g->out.at, g->args);
 }
 
-static void test_small_stack(void **state) {
+static void test_small_stack(void **state)
+{
     (void)state;
     for (int64_t Lq = 1; Lq <= 301; Lq += 100) {
-        struct spec s = {.seed = 2839, .row = Lq, .Hq = 4, .Hk = 2, .Lq = Lq, .Lk = 300, .Dk = 64,
-                         .threads = 2, .outs = Lq == 101 ? OUT_ALL : 0};
+        struct spec s = {.seed = 2839,
+                         .row = Lq,
+                         .Hq = 4,
+                         .Hk = 2,
+                         .Lq = Lq,
+                         .Lk = 300,
+                         .Dk = 64,
+                         .threads = 2,
+                         .outs = Lq == 101 ? OUT_ALL : 0};
         struct rig g;
         pthread_attr_t attributes;
         pthread_t thread;
@@ -317,7 +381,8 @@ static void test_small_stack(void **state) {
     }
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_row_without_keys),
         cmocka_unit_test(test_row_without_keys_by_two_rules),

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Making handles and setting them: every error of the header, and what it leaves alone. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "rig.h"
@@ -13,47 +14,49 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void ok(attn_status status) {
-    assert_int_equal(status, ATTN_OK);
-}
+static void ok(attn_status status) { assert_int_equal(status, ATTN_OK); }
 
-static void bad(attn_status status) {
-    assert_int_equal(status, ATTN_EINVAL);
-}
+static void bad(attn_status status) { assert_int_equal(status, ATTN_EINVAL); }
 
-static attn_op *make_op(void) {
+static attn_op *make_op(void)
+{
     attn_op *op;
     ok(attn_op_create(&op, 4, 2, 8, 8));
     return op;
 }
 
-static attn_args *make_args(void) {
+static attn_args *make_args(void)
+{
     attn_args *args;
     ok(attn_args_create(&args));
     return args;
 }
 
-static void test_create_op(void **state) {
+static void test_create_op(void **state)
+{
     const int64_t big = (int64_t)INT32_MAX + 1;
     static const int64_t wrong[][4] = {
-        {0, 1, 8, 8}, {1, 0, 8, 8}, {1, 1, 0, 8}, {1, 1, 8, 0}, {-1, 1, 8, 8}, {4, -2, 8, 8},
-        {4, 2, -8, 8}, {4, 2, 8, -8}, {5, 2, 8, 8}, {2, 4, 8, 8}, {INT64_MIN, 1, 8, 8},
+        {0, 1, 8, 8},  {1, 0, 8, 8},  {1, 1, 0, 8},         {1, 1, 8, 0},
+        {-1, 1, 8, 8}, {4, -2, 8, 8}, {4, 2, -8, 8},        {4, 2, 8, -8},
+        {5, 2, 8, 8},  {2, 4, 8, 8},  {INT64_MIN, 1, 8, 8},
     };
     const int64_t large[][4] = {
-        {big, 1, 8, 8}, {big, big, 8, 8}, {1, 1, big, 8}, {1, 1, 8, big},
-        {INT64_MAX, 1, 8, 8}, {1, 1, INT64_MAX, INT64_MAX},
+        {big, 1, 8, 8}, {big, big, 8, 8},     {1, 1, big, 8},
+        {1, 1, 8, big}, {INT64_MAX, 1, 8, 8}, {1, 1, INT64_MAX, INT64_MAX},
     };
     attn_op *op;
     (void)state;
     bad(attn_op_create(NULL, 4, 2, 8, 8));
     for (size_t n = 0; n < sizeof wrong / sizeof *wrong; n++) {
         op = (attn_op *)(uintptr_t)64;
-        attn_status status = attn_op_create(&op, wrong[n][0], wrong[n][1], wrong[n][2], wrong[n][3]);
+        attn_status status =
+            attn_op_create(&op, wrong[n][0], wrong[n][1], wrong[n][2], wrong[n][3]);
         if (status != ATTN_EINVAL || op != NULL) fail_msg("row %d: %d", (int)n, (int)status);
     }
     for (size_t n = 0; n < sizeof large / sizeof *large; n++) {
         op = (attn_op *)(uintptr_t)64;
-        attn_status status = attn_op_create(&op, large[n][0], large[n][1], large[n][2], large[n][3]);
+        attn_status status =
+            attn_op_create(&op, large[n][0], large[n][1], large[n][2], large[n][3]);
         if (status != ATTN_EOVERFLOW || op != NULL) fail_msg("row %d: %d", (int)n, (int)status);
     }
     attn_op_destroy(NULL);
@@ -61,7 +64,8 @@ static void test_create_op(void **state) {
     attn_layer_destroy(NULL);
 }
 
-static void test_null_handles(void **state) {
+static void test_null_handles(void **state)
+{
     const int64_t four[4] = {1, 1, 1, 1};
     size_t bytes = 77;
     attn_op *op = (attn_op *)(uintptr_t)64;
@@ -97,13 +101,15 @@ static void test_null_handles(void **state) {
 }
 
 /* What an op computes, as bits: a setter that fails must not change it. */
-static float *fingerprint(struct rig *g, attn_op *op) {
+static float *fingerprint(struct rig *g, attn_op *op)
+{
     float *out = must_alloc((size_t)test_count(&g->out), sizeof *out);
     ok(attn_run(op, g->s.B, g->s.Lq, g->s.Lk, g->q.at, g->k.at, g->v.at, out));
     return out;
 }
 
-static void test_op_setters(void **state) {
+static void test_op_setters(void **state)
+{
     const struct spec s = {.seed = 1, .B = 2, .Hq = 4, .Hk = 2, .Lq = 9, .Lk = 9, .Dk = 8};
     struct rig g;
     (void)state;
@@ -121,6 +127,8 @@ static void test_op_setters(void **state) {
         bad(attn_op_set_softcap(op, numbers[n]));
     }
     bad(attn_op_set_softcap(op, -1));
+    bad(attn_op_set_softcap(op, 1e-40)); /* no normal float */
+    bad(attn_op_set_softcap(op, 1e-50));
     bad(attn_op_set_causal(op, 3));
     bad(attn_op_set_causal(op, -1));
     bad(attn_op_set_window(op, -2, 0));
@@ -141,7 +149,8 @@ static void test_op_setters(void **state) {
     rig_free(&g);
 }
 
-static void test_op_setters_take(void **state) {
+static void test_op_setters_take(void **state)
+{
     attn_op *op = make_op();
     (void)state;
     ok(attn_op_set_scale(op, 0));
@@ -162,7 +171,8 @@ static void test_op_setters_take(void **state) {
 }
 
 /* A copy has the settings of then, and goes its own way. */
-static void test_copy_is_independent(void **state) {
+static void test_copy_is_independent(void **state)
+{
     const struct spec s = {.seed = 1, .Hq = 4, .Hk = 2, .Lq = 9, .Lk = 9, .Dk = 8};
     struct rig g;
     attn_op *copy;
@@ -191,19 +201,27 @@ static void test_copy_is_independent(void **state) {
 
 /* The default scale is 1/sqrt(Dk), of the head, not of the model (vit-pytorch#65: E 8, H 4);
    an explicit one, 0 and negative too, is taken as given. */
-static void test_scale(void **state) {
+static void test_scale(void **state)
+{
     const double scales[] = {0, -0.25, 1, 3, 0.70710678118654752};
     (void)state;
     for (int n = -1; n < 5; n++) {
-        struct spec s = {.seed = 32, .row = n, .Hq = 4, .Lq = 6, .Lk = 6, .Dk = 2,
-                         .layout = ATTN_LAYOUT_BLHD, .outs = OUT_STAGE(REF_RAW)};
+        struct spec s = {.seed = 32,
+                         .row = n,
+                         .Hq = 4,
+                         .Lq = 6,
+                         .Lk = 6,
+                         .Dk = 2,
+                         .layout = ATTN_LAYOUT_BLHD,
+                         .outs = OUT_STAGE(REF_RAW)};
         s.has_scale = n >= 0;
         if (n >= 0) s.scale = scales[n];
         rig_once(&s);
     }
 }
 
-static void test_args_setters(void **state) {
+static void test_args_setters(void **state)
+{
     const int64_t four[4] = {1, 1, 1, 1}, negative[4] = {1, 1, -1, 1};
     const int64_t huge = INT64_MAX / 4;
     attn_args *args = make_args();
@@ -234,7 +252,8 @@ static void test_args_setters(void **state) {
     bad(attn_args_set_type(args, -1, ATTN_F32));
     assert_int_equal(attn_args_set_type(args, ATTN_K, 1), ATTN_EUNSUPPORTED);
     assert_int_equal(attn_args_set_type(args, ATTN_K, -1), ATTN_EUNSUPPORTED);
-    for (int32_t slot = ATTN_Q; slot <= ATTN_OUT; slot++) ok(attn_args_set_type(args, slot, ATTN_F32));
+    for (int32_t slot = ATTN_Q; slot <= ATTN_OUT; slot++)
+        ok(attn_args_set_type(args, slot, ATTN_F32));
     bad(attn_args_set_workspace(args, NULL, 1));
     ok(attn_args_set_workspace(args, NULL, 0));
     ok(attn_args_clear(args));
@@ -242,9 +261,17 @@ static void test_args_setters(void **state) {
 }
 
 /* A setter that fails leaves what was set; small arrays are copied; clear forgets everything. */
-static void test_args_keep_what_was_set(void **state) {
-    struct spec s = {.seed = 6, .B = 2, .Hq = 2, .Lq = 4, .Lk = 9, .Dk = 8, .range = RANGE_END,
-                     .pos = POS_SMALL, .causal = ATTN_CAUSAL_TOP_LEFT};
+static void test_args_keep_what_was_set(void **state)
+{
+    struct spec s = {.seed = 6,
+                     .B = 2,
+                     .Hq = 2,
+                     .Lq = 4,
+                     .Lk = 9,
+                     .Dk = 8,
+                     .range = RANGE_END,
+                     .pos = POS_SMALL,
+                     .causal = ATTN_CAUSAL_TOP_LEFT};
     struct rig g;
     const int64_t one = 1;
     (void)state;
@@ -259,7 +286,8 @@ static void test_args_keep_what_was_set(void **state) {
     ok(rig_run(&g));
     assert_true(rig_check(&g));
     ok(attn_args_clear(g.args));
-    for (int64_t n = 0; n < test_count(&g.v); n++) /* the poison beyond the range is visible now */
+    for (int64_t n = 0; n < test_count(&g.v);
+         n++) /* the poison beyond the range is visible now */
         if (!isfinite(g.v.at[n])) g.v.at[n] = g.k.at[n] = 0;
     float *cleared = rig_output(&g), *plain = fingerprint(&g, g.op);
     assert_true(same_bits("out", cleared, plain, test_count(&g.out)));
@@ -268,7 +296,8 @@ static void test_args_keep_what_was_set(void **state) {
     rig_free(&g);
 }
 
-static void test_texts(void **state) {
+static void test_texts(void **state)
+{
     char version[64];
     (void)state;
     snprintf(version, sizeof version, "%d.%d.%d", ATTN_VERSION_MAJOR, ATTN_VERSION_MINOR,
@@ -283,7 +312,8 @@ static void test_texts(void **state) {
     for (int n = 0; n < 5; n++) assert_true(strlen(attn_status_string(unknown[n])) > 1);
 }
 
-static void test_blas_info(void **state) {
+static void test_blas_info(void **state)
+{
     char whole[4096], text[4096];
     size_t needed = 0, again = 0;
     (void)state;
@@ -302,7 +332,8 @@ static void test_blas_info(void **state) {
     print_message("%s\n", whole);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_create_op),
         cmocka_unit_test(test_null_handles),

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* What is wrong with a layer: its status, and outputs untouched. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "layer_rig.h"
@@ -11,24 +12,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void ok(attn_status status) {
-    assert_int_equal(status, ATTN_OK);
-}
+static void ok(attn_status status) { assert_int_equal(status, ATTN_OK); }
 
-static void bad(attn_status status) {
-    assert_int_equal(status, ATTN_EINVAL);
-}
+static void bad(attn_status status) { assert_int_equal(status, ATTN_EINVAL); }
 
-static const struct layer_spec valid = {.seed = 1, .B = 2, .Hq = 4, .Hk = 2, .Dk = 6, .Dv = 5,
-                                        .E_q = 10, .E_kv = 10, .E_out = 12, .Lq = 7, .Lk = 7,
+static const struct layer_spec valid = {.seed = 1,
+                                        .B = 2,
+                                        .Hq = 4,
+                                        .Hk = 2,
+                                        .Dk = 6,
+                                        .Dv = 5,
+                                        .E_q = 10,
+                                        .E_kv = 10,
+                                        .E_out = 12,
+                                        .Lq = 7,
+                                        .Lk = 7,
                                         .bias = 15};
 
-static void test_create(void **state) {
+static void test_create(void **state)
+{
     const int64_t big = (int64_t)INT32_MAX + 1;
-    const int64_t large[][3] = {{big, 1, 1}, {1, big, 1}, {1, 1, big}, {INT64_MAX, 1, 1},
+    const int64_t large[][3] = {{big, 1, 1},
+                                {1, big, 1},
+                                {1, 1, big},
+                                {INT64_MAX, 1, 1},
                                 {INT64_MAX, INT64_MAX, INT64_MAX}};
-    static const int64_t wrong[][3] = {{0, 1, 1}, {1, 0, 1}, {1, 1, 0}, {-1, 1, 1}, {1, -1, 1},
-                                       {1, 1, INT64_MIN}};
+    static const int64_t wrong[][3] = {{0, 1, 1},  {1, 0, 1},  {1, 1, 0},
+                                       {-1, 1, 1}, {1, -1, 1}, {1, 1, INT64_MIN}};
     attn_op *op, *wide;
     attn_layer *layer = NULL;
     (void)state;
@@ -59,7 +69,8 @@ static void test_create(void **state) {
 }
 
 /* The op is copied: changing or freeing it does not reach the layer. */
-static void test_op_is_copied(void **state) {
+static void test_op_is_copied(void **state)
+{
     struct layer_rig g;
     (void)state;
     layer_make(&g, &valid);
@@ -72,7 +83,8 @@ static void test_op_is_copied(void **state) {
     layer_free(&g);
 }
 
-static void test_set_weights(void **state) {
+static void test_set_weights(void **state)
+{
     struct layer_rig g;
     (void)state;
     layer_make(&g, &valid);
@@ -85,8 +97,9 @@ static void test_set_weights(void **state) {
     bad(attn_layer_set_weights(g.layer, ATTN_W_Q, ATTN_IN_OUT | ATTN_OUT_IN, w, 0, NULL));
     bad(attn_layer_set_weights(g.layer, ATTN_W_Q, ATTN_IN_OUT | 8, w, 0, NULL));
     bad(attn_layer_set_weights(g.layer, ATTN_W_Q, -1, w, 0, NULL));
-    assert_int_equal(attn_layer_set_weights(g.layer, ATTN_W_Q, ATTN_IN_OUT | ATTN_W_BORROW, w, 0,
-                                            NULL), ATTN_EUNSUPPORTED);
+    assert_int_equal(
+        attn_layer_set_weights(g.layer, ATTN_W_Q, ATTN_IN_OUT | ATTN_W_BORROW, w, 0, NULL),
+        ATTN_EUNSUPPORTED);
     bad(attn_layer_set_weights(g.layer, ATTN_W_Q, ATTN_IN_OUT, w, 23, NULL)); /* N = 24 */
     bad(attn_layer_set_weights(g.layer, ATTN_W_Q, ATTN_OUT_IN, w, 9, NULL));  /* E_in = 10 */
     bad(attn_layer_set_weights(g.layer, ATTN_W_Q, ATTN_IN_OUT, w, -24, NULL));
@@ -95,14 +108,16 @@ static void test_set_weights(void **state) {
 }
 
 /* W_Q, W_K and W_V are needed, each; NULL takes one away; without W_O the heads are the output. */
-static void test_missing_weights(void **state) {
+static void test_missing_weights(void **state)
+{
     (void)state;
     for (int32_t which = ATTN_W_Q; which <= ATTN_W_O; which++) {
         struct layer_rig g;
         layer_make(&g, &valid);
         layer_prepare(&g);
         ok(attn_layer_set_weights(g.layer, which, ATTN_IN_OUT, NULL, 0, NULL));
-        attn_status want = which == ATTN_W_O ? ATTN_EINVAL : ATTN_ESTATE; /* E_out is not Hq * Dv */
+        attn_status want =
+            which == ATTN_W_O ? ATTN_EINVAL : ATTN_ESTATE; /* E_out is not Hq * Dv */
         assert_int_equal(layer_run(&g), want);
         assert_true(gbuf_untouched(&g.out));
         float y[7 * 24], x[7 * 20] = {0};
@@ -115,7 +130,8 @@ static void test_missing_weights(void **state) {
     }
 }
 
-static void test_project_errors(void **state) {
+static void test_project_errors(void **state)
+{
     const int64_t inner[4] = {7 * 24, 6, 24, 2}, rows[4] = {7 * 24, 6, 5, 1};
     const int64_t heads[4] = {7 * 24, 5, 24, 1}, items[4] = {7, 6, 24, 1};
     const int64_t far[4] = {INT64_MAX, 6, 24, 1};
@@ -154,7 +170,8 @@ static void test_project_errors(void **state) {
     layer_free(&g);
 }
 
-static void test_run_errors(void **state) {
+static void test_run_errors(void **state)
+{
     const int64_t four[4] = {1, 1, 1, 1}, ends[3] = {1, 1, 1};
     struct layer_rig g;
     char memory[16];
@@ -201,7 +218,8 @@ static void test_run_errors(void **state) {
 }
 
 /* x_kv NULL needs E_kv == E_q. */
-static void test_self_with_other_widths(void **state) {
+static void test_self_with_other_widths(void **state)
+{
     struct layer_spec s = valid;
     struct layer_rig g;
     (void)state;
@@ -214,7 +232,8 @@ static void test_self_with_other_widths(void **state) {
     layer_free(&g);
 }
 
-static void test_workspace_bytes(void **state) {
+static void test_workspace_bytes(void **state)
+{
     struct layer_rig g;
     size_t bytes = 77, whole;
     struct rng rng = rng_make(5);
@@ -241,7 +260,8 @@ static void test_workspace_bytes(void **state) {
     layer_free(&g);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_create),
         cmocka_unit_test(test_op_is_copied),

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* attn_merge: results over parts of the keys fold into the result over all. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "rig.h"
@@ -15,7 +16,8 @@
 #define PARTS_MAX 5
 
 /* A run over the keys [begin, end) of g's own tensors. */
-static void run_part(struct rig *g, int64_t begin, int64_t end, float *out, float *lse) {
+static void run_part(struct rig *g, int64_t begin, int64_t end, float *out, float *lse)
+{
     int64_t begins[RIG_B_MAX], ends[RIG_B_MAX];
     const struct spec *s = &g->s;
     for (int64_t b = 0; b < s->B; b++) {
@@ -24,11 +26,13 @@ static void run_part(struct rig *g, int64_t begin, int64_t end, float *out, floa
     }
     assert_int_equal(attn_args_set_key_range(g->args, s->B, begins, ends), ATTN_OK);
     assert_int_equal(attn_args_set_lse(g->args, lse), ATTN_OK);
-    assert_int_equal(attn_run_args(g->op, s->B, s->Lq, s->Lk, g->q.at, g->k.at, g->v.at, out,
-                                   g->args), ATTN_OK);
+    assert_int_equal(
+        attn_run_args(g->op, s->B, s->Lq, s->Lk, g->q.at, g->k.at, g->v.at, out, g->args),
+        ATTN_OK);
 }
 
-static void expect_whole(struct rig *g, const float *out, const float *lse) {
+static void expect_whole(struct rig *g, const float *out, const float *lse)
+{
     int64_t rows = g->s.B * g->s.Hq * g->s.Lq;
     struct ref_margin m = {0};
     double lse_max = 0;
@@ -46,10 +50,17 @@ static void expect_whole(struct rig *g, const float *out, const float *lse) {
 }
 
 /* Random cuts, some parts empty, folded in any order. */
-static void merge_row(int64_t row) {
+static void merge_row(int64_t row)
+{
     struct rng rng = rng_make((uint64_t)row);
-    struct spec s = {.seed = (uint64_t)row, .row = row, .B = rng_int(&rng, 1, 2), .Hq = 4, .Hk = 2,
-                     .Lq = rng_int(&rng, 1, 9), .Lk = rng_int(&rng, 1, 60), .Dk = 8};
+    struct spec s = {.seed = (uint64_t)row,
+                     .row = row,
+                     .B = rng_int(&rng, 1, 2),
+                     .Hq = 4,
+                     .Hk = 2,
+                     .Lq = rng_int(&rng, 1, 9),
+                     .Lk = rng_int(&rng, 1, 60),
+                     .Dk = 8};
     s.Dv = rng_int(&rng, 1, 40);
     s.std = row % 3 ? 1 : 8;
     s.mask_bool.on = row % 2 == 1;
@@ -81,28 +92,32 @@ static void merge_row(int64_t row) {
     rig_free(&g);
 }
 
-static void test_merge_of_parts(void **state) {
+static void test_merge_of_parts(void **state)
+{
     (void)state;
     for (int64_t row = 0; row < 80; row++)
         if (!rig_skip(row)) merge_row(row);
 }
 
 /* One row each: accumulator, part, and what comes out. */
-static void test_merge_by_hand(void **state) {
+static void test_merge_by_hand(void **state)
+{
     const float inf = INFINITY, nan = NAN;
     const struct {
         float o_acc, lse_acc, o_part, lse_part, o, lse;
     } rows[] = {
-        {0, -inf, 0, -inf, 0, -inf},       /* two empty parts */
-        {5, 2, 0, -inf, 5, 2},             /* an empty part changes nothing */
+        {0, -inf, 0, -inf, 0, -inf}, /* two empty parts */
+        {5, 2, 0, -inf, 5, 2},       /* an empty part changes nothing */
         {0, -inf, 5, 2, 5, 2},
-        {1, 0, 3, 0, 2, 0.6931472f},       /* equal shares */
+        {1, 0, 3, 0, 2, 0.6931472f}, /* equal shares */
         {1, 10000, 3, 10000, 2, 10000.693f},
         {1, -10000, 3, -10000, 2, -9999.307f},
-        {1, 500, 3, -500, 1, 500},         /* one share underflows */
+        {1, 500, 3, -500, 1, 500}, /* one share underflows */
         {1, -500, 3, 500, 3, 500},
-        {nan, nan, 3, 0, nan, nan},        /* a NaN row stays one */
+        {nan, nan, 3, 0, nan, nan}, /* a NaN row stays one */
         {3, 0, nan, nan, nan, nan},
+        {nan, 0, 3, 500, nan, 500}, /* a NaN value whose share underflows, too */
+        {3, 500, nan, 0, nan, 500},
     };
     (void)state;
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
@@ -116,12 +131,14 @@ static void test_merge_by_hand(void **state) {
     }
 }
 
-static void test_merge_of_no_rows(void **state) {
+static void test_merge_of_no_rows(void **state)
+{
     (void)state;
     assert_int_equal(attn_merge(0, 4, NULL, NULL, NULL, NULL), ATTN_OK);
 }
 
-static void test_merge_errors(void **state) {
+static void test_merge_errors(void **state)
+{
     float o[8] = {1, 2, 3, 4, 5, 6, 7, 8}, lse[2] = {1, 2}, before[8];
     const float part[8] = {0}, part_lse[2] = {0};
     (void)state;
@@ -139,7 +156,8 @@ static void test_merge_errors(void **state) {
     assert_true(lse[0] == 1 && lse[1] == 2);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_merge_of_parts),
         cmocka_unit_test(test_merge_by_hand),

@@ -7,10 +7,11 @@
  *     ATTN_ONNX_REQUIRE=1   the folder must be there, and every case be read
  *     ATTN_ONNX_ONLY=text   only cases with this in their name
  */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "attn.h"
@@ -36,25 +37,29 @@ struct run {
     attn_args *args;
 };
 
-static bool no(struct run *r, const char *what) {
+static bool no(struct run *r, const char *what)
+{
     if (r->c->error[0] == '\0') snprintf(r->c->error, sizeof r->c->error, "%s", what);
     return false;
 }
 
 /* ------------------------------------------------- what the case asks for */
 
-static bool is_known(const char *name, const char *const *known) {
+static bool is_known(const char *name, const char *const *known)
+{
     while (*known != NULL && strcmp(*known, name) != 0) known++;
     return *known != NULL;
 }
 
 /* Anything that this runner does not understand makes the case fail. */
-static bool knows_everything(struct run *r) {
+static bool knows_everything(struct run *r)
+{
     static const char *const attrs[] = {
-        "opset", "is_causal", "kv_num_heads", "q_num_heads", "scale", "softcap",
-        "qk_matmul_output_mode", "softmax_precision", NULL};
-    static const char *const inputs[] = {"Q", "K", "V", "attn_mask", "past_key", "past_value",
-                                         "nonpad_kv_seqlen", NULL};
+        "opset", "is_causal", "kv_num_heads",          "q_num_heads",
+        "scale", "softcap",   "qk_matmul_output_mode", "softmax_precision",
+        NULL};
+    static const char *const inputs[] = {
+        "Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen", NULL};
     static const char *const outputs[] = {"Y", "present_key", "present_value", "qk_matmul_output",
                                           NULL};
     for (int n = 0; n < r->c->n_attrs; n++)
@@ -67,16 +72,19 @@ static bool knows_everything(struct run *r) {
 }
 
 /* An option that the case needs and the library lacks, or NULL. */
-static const char *lacking_option(const struct run *r) {
+static const char *lacking_option(const struct run *r)
+{
     (void)r; /* none at present */
     return NULL;
 }
 
-static bool is_float(const struct onnx_tensor *t) {
+static bool is_float(const struct onnx_tensor *t)
+{
     return t != NULL && (t->dtype == ONNX_F32 || t->dtype == ONNX_F16);
 }
 
-static bool find_tensors(struct run *r) {
+static bool find_tensors(struct run *r)
+{
     r->q = onnx_find(r->c, "Q", false);
     r->k = onnx_find(r->c, "K", false);
     r->v = onnx_find(r->c, "V", false);
@@ -89,8 +97,8 @@ static bool find_tensors(struct run *r) {
     if (!is_float(r->q) || !is_float(r->k) || !is_float(r->v) || !is_float(r->y))
         return no(r, "Q, K, V or Y is missing or has no float type");
     if ((r->past_k == NULL) != (r->past_v == NULL)) return no(r, "one past without the other");
-    if (r->past_k != NULL && (!is_float(r->past_k) || !is_float(r->past_v) || r->past_k->rank != 4 ||
-                              r->past_v->rank != 4))
+    if (r->past_k != NULL && (!is_float(r->past_k) || !is_float(r->past_v) ||
+                              r->past_k->rank != 4 || r->past_v->rank != 4))
         return no(r, "the past's type or rank");
     if (r->past_k != NULL && r->lengths != NULL) return no(r, "a past and lengths together");
     if (r->lengths != NULL && r->lengths->dtype != ONNX_I64) return no(r, "the type of lengths");
@@ -99,7 +107,8 @@ static bool find_tensors(struct run *r) {
     return true;
 }
 
-static bool find_sizes(struct run *r) {
+static bool find_sizes(struct run *r)
+{
     if (r->q->rank != r->k->rank || r->q->rank != r->v->rank || r->q->rank < 3 || r->q->rank > 4)
         return no(r, "the ranks of Q, K and V");
     r->flat = r->q->rank == 3;
@@ -123,21 +132,27 @@ static bool find_sizes(struct run *r) {
 
 /* past and new along the length, as (B, Hk, Lk, D). */
 static float *join(const struct run *r, const struct onnx_tensor *past,
-                   const struct onnx_tensor *fresh, int64_t D) {
+                   const struct onnx_tensor *fresh, int64_t D)
+{
     float *to = must_alloc((size_t)(r->B * r->Hk * r->Lk * D), sizeof *to);
     for (int64_t n = 0; n < r->B * r->Hk * r->Lk * D; n++) {
-        int64_t d = n % D, j = n / D % r->Lk, h = n / D / r->Lk % r->Hk, b = n / D / r->Lk / r->Hk;
+        int64_t d = n % D, j = n / D % r->Lk, h = n / D / r->Lk % r->Hk,
+                b = n / D / r->Lk / r->Hk;
         int64_t i = j - r->past;
-        if (i < 0) to[n] = past->f[((b * r->Hk + h) * r->past + j) * D + d];
-        else if (r->flat) to[n] = fresh->f[((b * r->L_new + i) * r->Hk + h) * D + d];
-        else to[n] = fresh->f[((b * r->Hk + h) * r->L_new + i) * D + d];
+        if (i < 0)
+            to[n] = past->f[((b * r->Hk + h) * r->past + j) * D + d];
+        else if (r->flat)
+            to[n] = fresh->f[((b * r->L_new + i) * r->Hk + h) * D + d];
+        else
+            to[n] = fresh->f[((b * r->Hk + h) * r->L_new + i) * D + d];
     }
     return to;
 }
 
 /* ------------------------------------------------------------- the library */
 
-static attn_status set_op(struct run *r) {
+static attn_status set_op(struct run *r)
+{
     attn_status st = attn_op_create(&r->op, r->Hq, r->Hk, r->Dk, r->Dv);
     if (st == ATTN_OK)
         st = attn_op_set_layout(r->op, r->flat ? ATTN_LAYOUT_BLHD : ATTN_LAYOUT_BHLD);
@@ -150,7 +165,8 @@ static attn_status set_op(struct run *r) {
 }
 
 /* numpy's right-aligned broadcasting; a last extent shorter than Lk stays short. */
-static attn_status set_mask(struct run *r) {
+static attn_status set_mask(struct run *r)
+{
     int64_t dims[4] = {1, 1, 1, 1};
     if (r->mask == NULL) return ATTN_OK;
     if (r->mask->rank > 4 || r->mask->rank < 1) return ATTN_EINVAL;
@@ -159,7 +175,8 @@ static attn_status set_mask(struct run *r) {
                                        : attn_args_set_mask_add(r->args, r->mask->f, dims, NULL);
 }
 
-static attn_status set_positions(struct run *r) {
+static attn_status set_positions(struct run *r)
+{
     int64_t pos[64];
     if (r->B > 64) return ATTN_EINVAL;
     for (int64_t b = 0; b < r->B; b++)
@@ -167,7 +184,8 @@ static attn_status set_positions(struct run *r) {
     return attn_args_set_positions(r->args, r->B, pos);
 }
 
-static attn_status set_args(struct run *r) {
+static attn_status set_args(struct run *r)
+{
     const int64_t k[4] = {r->Hk * r->Lk * r->Dk, r->Lk * r->Dk, r->Dk, 1};
     const int64_t v[4] = {r->Hk * r->Lk * r->Dv, r->Lk * r->Dv, r->Dv, 1};
     attn_status st = attn_args_create(&r->args);
@@ -182,7 +200,8 @@ static attn_status set_args(struct run *r) {
     return st;
 }
 
-static attn_status run_case(struct run *r, float *out) {
+static attn_status run_case(struct run *r, float *out)
+{
     return attn_run_args(r->op, r->B, r->Lq, r->Lk, r->q->f, r->keys, r->values, out, r->args);
 }
 
@@ -190,7 +209,8 @@ static attn_status run_case(struct run *r, float *out) {
 
 /* Rows of n numbers, relative to the largest finite one of the row. */
 static bool rows_close(struct run *r, const char *name, const struct onnx_tensor *want,
-                       const float *got, int64_t count, int64_t n, double rel) {
+                       const float *got, int64_t count, int64_t n, double rel)
+{
     if (want->count != count || want->f == NULL) return no(r, "an output's shape or type");
     struct ref_margin m = {0};
     for (int64_t row = 0; row < count; row += n) {
@@ -210,13 +230,15 @@ static bool rows_close(struct run *r, const char *name, const struct onnx_tensor
     return false;
 }
 
-static bool check_present(struct run *r, const char *name, const float *joined, int64_t D) {
+static bool check_present(struct run *r, const char *name, const float *joined, int64_t D)
+{
     const struct onnx_tensor *want = onnx_find(r->c, name, true);
     if (want == NULL) return true;
     return rows_close(r, name, want, joined, r->B * r->Hk * r->Lk * D, D, 0);
 }
 
-static bool check(struct run *r) {
+static bool check(struct run *r)
+{
     int64_t n_out = r->B * r->Hq * r->Lq * r->Dv, n_scores = r->B * r->Hq * r->Lq * r->Lk;
     double rel = r->y->dtype == ONNX_F16 ? 3e-3 : 2e-6;
     if (!rows_close(r, "Y", r->y, r->out, n_out, r->Dv, rel)) return false;
@@ -226,7 +248,8 @@ static bool check(struct run *r) {
 }
 
 /* With lengths, off = n - Lq is also what the other alignment means by itself. */
-static bool check_other_alignment(struct run *r) {
+static bool check_other_alignment(struct run *r)
+{
     if (r->lengths == NULL || onnx_number(r->c, "is_causal", 0) == 0) return true;
     int64_t n = r->B * r->Hq * r->Lq * r->Dv;
     float *out = must_alloc((size_t)n, sizeof *out);
@@ -238,7 +261,8 @@ static bool check_other_alignment(struct run *r) {
     return same ? true : no(r, "bottom-right alignment is not off = n - Lq");
 }
 
-static bool attend_and_check(struct run *r) {
+static bool attend_and_check(struct run *r)
+{
     r->keys = join(r, r->past_k, r->k, r->Dk);
     r->values = join(r, r->past_v, r->v, r->Dv);
     r->out = must_alloc((size_t)(r->B * r->Hq * r->Lq * r->Dv), sizeof(float));
@@ -246,8 +270,8 @@ static bool attend_and_check(struct run *r) {
     attn_status st = set_op(r);
     if (st == ATTN_OK) st = set_args(r);
     if (st == ATTN_OK) st = run_case(r, r->out);
-    bool fine = st == ATTN_OK ? check(r) && check_other_alignment(r)
-                              : no(r, attn_status_string(st));
+    bool fine =
+        st == ATTN_OK ? check(r) && check_other_alignment(r) : no(r, attn_status_string(st));
     attn_args_destroy(r->args);
     attn_op_destroy(r->op);
     free(r->keys);
@@ -261,13 +285,14 @@ struct tally {
     int held, read, passed, lacking;
 };
 
-static void one_case(const char *folder, const char *name, struct tally *t) {
+static void one_case(const char *folder, const char *name, struct tally *t)
+{
     struct onnx_case *c = must_alloc(1, sizeof *c);
     struct run r = {.c = c};
     const char *option = NULL;
     t->held++;
-    bool readable = onnx_read(c, folder) && knows_everything(&r) && find_tensors(&r) &&
-                    find_sizes(&r);
+    bool readable =
+        onnx_read(c, folder) && knows_everything(&r) && find_tensors(&r) && find_sizes(&r);
     t->read += readable;
     if (readable) option = lacking_option(&r);
     if (option != NULL) {
@@ -282,18 +307,22 @@ static void one_case(const char *folder, const char *name, struct tally *t) {
     free(c);
 }
 
-static int by_name(const struct dirent **a, const struct dirent **b) {
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-static int is_case(const struct dirent *entry) {
+static int is_case(const struct dirent *entry)
+{
     const char *only = getenv("ATTN_ONNX_ONLY");
-    bool folder = entry->d_type == DT_DIR || entry->d_type == DT_UNKNOWN || entry->d_type == DT_LNK;
+    bool folder =
+        entry->d_type == DT_DIR || entry->d_type == DT_UNKNOWN || entry->d_type == DT_LNK;
     return folder && strchr(entry->d_name, '.') == NULL &&
            (only == NULL || strstr(entry->d_name, only) != NULL);
 }
 
-static void test_cases(void **state) {
+static void test_cases(void **state)
+{
     const char *data = getenv("ATTN_ONNX_DATA"), *require = getenv("ATTN_ONNX_REQUIRE");
     bool required = require != NULL && strcmp(require, "1") == 0;
     struct tally t = {0};
@@ -317,14 +346,16 @@ static void test_cases(void **state) {
         free(entries[i]);
     }
     free(entries);
-    print_message("onnx: %d cases held, %d read, %d passed, %d need an option that is not there\n",
-                  t.held, t.read, t.passed, t.lacking);
+    print_message(
+        "onnx: %d cases held, %d read, %d passed, %d need an option that is not there\n", t.held,
+        t.read, t.passed, t.lacking);
     assert_int_equal(t.read, t.held);
     assert_int_equal(t.passed + t.lacking, t.read);
     if (required) assert_true(t.held > 0);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cases)};
     return cmocka_run_group_tests_name("onnx", tests, NULL, NULL);
 }

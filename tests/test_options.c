@@ -3,10 +3,11 @@
  * Errors and helpers of the score rules: chunks, ALiBi, sinks, segments,
  * packed sequences; standard slopes, merging with sinks, NumPy-style masks.
  */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "rig.h"
@@ -15,15 +16,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void ok(attn_status status) {
-    assert_int_equal(status, ATTN_OK);
-}
+static void ok(attn_status status) { assert_int_equal(status, ATTN_OK); }
 
-static void bad(attn_status status) {
-    assert_int_equal(status, ATTN_EINVAL);
-}
+static void bad(attn_status status) { assert_int_equal(status, ATTN_EINVAL); }
 
-static void test_setters(void **state) {
+static void test_setters(void **state)
+{
     const float slopes[2] = {1, 2}, nan[2] = {1, NAN}, inf[2] = {INFINITY, 1};
     const float minus[2] = {-INFINITY, 1};
     const int64_t good[3] = {0, 2, 2}, down[3] = {0, 2, 1}, negative[3] = {-1, 0, 1};
@@ -55,13 +53,14 @@ static void test_setters(void **state) {
     bad(attn_args_set_segments(args, ids, NULL));
     bad(attn_args_set_segments(args, NULL, ids));
     ok(attn_args_set_segments(args, NULL, NULL));
-    attn_status (*const offsets[2])(attn_args *, const void *, int32_t, int64_t) = {
-        attn_args_set_offsets_q, attn_args_set_offsets_k};
+    attn_status (*const offsets[2])(attn_args *, const void *, int32_t,
+                                    int64_t) = {attn_args_set_offsets_q, attn_args_set_offsets_k};
     for (int n = 0; n < 2; n++) {
         bad(offsets[n](NULL, good, ATTN_I64, 2));
         bad(offsets[n](args, good, 77, 2));
         bad(offsets[n](args, good, ATTN_F32, 2));
         bad(offsets[n](args, good, ATTN_I64, -1));
+        bad(offsets[n](args, NULL, ATTN_I64, -1));
         bad(offsets[n](args, down, ATTN_I64, 2));
         bad(offsets[n](args, negative, ATTN_I64, 2));
         bad(offsets[n](args, narrow_down, ATTN_I32, 2));
@@ -89,56 +88,68 @@ struct call {
 
 static void slopes_of_2_heads(struct call *c) { ok(attn_args_set_alibi(c->args, 2, c->q)); }
 static void sinks_of_3_heads(struct call *c) { ok(attn_args_set_sinks(c->args, 3, c->q)); }
-static void offsets_past_the_queries(struct call *c) {
+static void offsets_past_the_queries(struct call *c)
+{
     const int64_t offsets[3] = {0, 2, 5};
     ok(attn_args_set_offsets_q(c->args, offsets, ATTN_I64, 2));
 }
-static void offsets_past_the_keys(struct call *c) {
+static void offsets_past_the_keys(struct call *c)
+{
     const int32_t offsets[3] = {0, 2, 6};
     ok(attn_args_set_offsets_k(c->args, offsets, ATTN_I32, 2));
 }
-static void offsets_of_3_sequences(struct call *c) {
+static void offsets_of_3_sequences(struct call *c)
+{
     const int64_t offsets[4] = {0, 1, 2, 3};
     ok(attn_args_set_offsets_q(c->args, offsets, ATTN_I64, 3));
 }
-static void range_past_a_sequence(struct call *c) {
+static void range_past_a_sequence(struct call *c)
+{
     const int64_t offsets[3] = {0, 2, 5}, ends[2] = {3, 3};
     ok(attn_args_set_offsets_k(c->args, offsets, ATTN_I64, 2));
     ok(attn_args_set_key_range(c->args, 2, NULL, ends));
 }
-static void ids_are_out(struct call *c) {
+static void ids_are_out(struct call *c)
+{
     ok(attn_args_set_segments(c->args, (const int32_t *)(const void *)c->out.p, c->ids));
 }
-static void ids_unaligned(struct call *c) {
+static void ids_unaligned(struct call *c)
+{
     const char *at = (const char *)c->ids + 1;
     ok(attn_args_set_segments(c->args, c->ids, (const int32_t *)(const void *)at));
 }
 
-static void pack_queries(struct call *c) {
+static void pack_queries(struct call *c)
+{
     const int64_t offsets[3] = {0, 1, 4};
     ok(attn_args_set_offsets_q(c->args, offsets, ATTN_I64, 2));
 }
-static void packed_with_bool_mask(struct call *c) {
+static void packed_with_bool_mask(struct call *c)
+{
     const int64_t dims[4] = {1, 1, 1, 5};
     pack_queries(c);
     ok(attn_args_set_mask_bool(c->args, c->mask, dims, NULL));
 }
-static void packed_with_add_mask(struct call *c) {
+static void packed_with_add_mask(struct call *c)
+{
     const int64_t dims[4] = {1, 1, 1, 5};
     pack_queries(c);
     ok(attn_args_set_mask_add(c->args, c->weights, dims, NULL));
 }
-static void packed_with_weights(struct call *c) {
+static void packed_with_weights(struct call *c)
+{
     pack_queries(c);
     ok(attn_args_set_weights(c->args, c->weights));
 }
-static void packed_keys_with_weights(struct call *c) {
+static void packed_keys_with_weights(struct call *c)
+{
     const int64_t offsets[3] = {0, 1, 5};
     ok(attn_args_set_offsets_k(c->args, offsets, ATTN_I64, 2));
     ok(attn_args_set_weights(c->args, c->weights));
 }
 
-static void test_refused_runs(void **state) {
+static void test_refused_runs(void **state)
+{
     static const struct {
         const char *name;
         void (*spoil)(struct call *c);
@@ -166,8 +177,8 @@ static void test_refused_runs(void **state) {
         gbuf_make(&c.out, 16, 0);
         rows[n].spoil(&c);
         attn_status run = attn_run_args(c.op, 2, 4, 5, c.q, c.k, c.v, c.out.p, c.args);
-        attn_status said = attn_explain(c.op, 2, 4, 5, c.q, c.k, c.v, c.out.p, c.args, text,
-                                        sizeof text, NULL);
+        attn_status said =
+            attn_explain(c.op, 2, 4, 5, c.q, c.k, c.v, c.out.p, c.args, text, sizeof text, NULL);
         print_message("%-30s %s\n", rows[n].name, text);
         if (run != rows[n].status || said != run || strlen(text) < 5 || !gbuf_untouched(&c.out))
             fail_msg("%s: %d, %d", rows[n].name, (int)run, (int)said);
@@ -179,9 +190,10 @@ static void test_refused_runs(void **state) {
 
 /* ---------------------------------------------------------------- helpers */
 
-static void test_slopes(void **state) {
-    static const double eight[8] = {0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125,
-                                    0.00390625};
+static void test_slopes(void **state)
+{
+    static const double eight[8] = {0.5,     0.25,     0.125,     0.0625,
+                                    0.03125, 0.015625, 0.0078125, 0.00390625};
     float slopes[16], twelve[12];
     (void)state;
     ok(attn_alibi_slopes(8, slopes));
@@ -202,11 +214,21 @@ static void test_slopes(void **state) {
 }
 
 /* Parts merged without sinks, then the sinks once, are a run with sinks. */
-static void test_merge_sinks(void **state) {
+static void test_merge_sinks(void **state)
+{
     (void)state;
     for (int64_t row = 0; row < 12; row++) {
-        struct spec s = {.seed = (uint64_t)row, .row = row, .B = 2, .Hq = 4, .Hk = 2, .Lq = 5,
-                         .Lk = 21, .Dk = 8, .sinks = true, .outs = OUT_LSE, .std = row % 3 ? 1 : 5};
+        struct spec s = {.seed = (uint64_t)row,
+                         .row = row,
+                         .B = 2,
+                         .Hq = 4,
+                         .Hk = 2,
+                         .Lq = 5,
+                         .Lk = 21,
+                         .Dk = 8,
+                         .sinks = true,
+                         .outs = OUT_LSE,
+                         .std = row % 3 ? 1 : 5};
         struct rig g;
         s.mask_bool = (struct mask_spec){.on = 1, .full = FULL_Q, .density = 0.1};
         rig_make(&g, &s);
@@ -230,7 +252,8 @@ static void test_merge_sinks(void **state) {
     ok(attn_merge_sinks(0, 2, 1, 2, NULL, NULL, NULL));
 }
 
-static void test_mask_dims(void **state) {
+static void test_mask_dims(void **state)
+{
     static const struct {
         int64_t rank, shape[4], Lk, dims[4], strides[4];
     } rows[] = {
@@ -258,17 +281,17 @@ static void test_mask_dims(void **state) {
         for (int a = 0; a < 4; a++) {
             if (dims[a] != rows[n].dims[a]) fail_msg("row %d: extent %d", (int)n, a);
             bool matters = dims[a] > 1; /* strides of extents of 1 may be anything: -1 here */
-            if (matters && strides[a] != rows[n].strides[a]) fail_msg("row %d: stride %d", (int)n, a);
+            if (matters && strides[a] != rows[n].strides[a])
+                fail_msg("row %d: stride %d", (int)n, a);
         }
     }
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_setters),
-        cmocka_unit_test(test_refused_runs),
-        cmocka_unit_test(test_slopes),
-        cmocka_unit_test(test_merge_sinks),
+        cmocka_unit_test(test_setters),   cmocka_unit_test(test_refused_runs),
+        cmocka_unit_test(test_slopes),    cmocka_unit_test(test_merge_sinks),
         cmocka_unit_test(test_mask_dims),
     };
     return cmocka_run_group_tests_name("options", tests, NULL, NULL);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Weights, scores of each stage, means over heads, log-sum-exp. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "whitebox.h"
@@ -13,14 +14,15 @@
 #include <string.h>
 
 static const struct tiles paths[] = {
-    TILES_OF(0, PATH_AUTO),  TILES_OF(0, PATH_DECODE),    TILES_OF(0, PATH_TILES),
-    TILES_OF(1, PATH_TILES), TILES_OF(0, PATH_TILES_NT),  TILES_OF(16, PATH_TILES),
+    TILES_OF(0, PATH_AUTO),    TILES_OF(0, PATH_DECODE),    TILES_OF(0, PATH_TILES),
+    TILES_OF(1, PATH_TILES),   TILES_OF(0, PATH_TILES_NT),  TILES_OF(16, PATH_TILES),
     TILES_OF(16, PATH_DECODE), TILES_OF(16, PATH_TILES_NT),
 };
 #define N_PATHS 8
 
 /* A run with some rules, drawn from the row's number. */
-static struct spec spec_of_row(int64_t row) {
+static struct spec spec_of_row(int64_t row)
+{
     static const int64_t heads[][2] = {{1, 1}, {4, 2}, {3, 3}, {6, 1}};
     struct rng rng = rng_make((uint64_t)row * 3 + 1);
     const int64_t *h = heads[rng_int(&rng, 0, 3)];
@@ -44,7 +46,8 @@ static struct spec spec_of_row(int64_t row) {
     return s;
 }
 
-static void test_all_outputs(void **state) {
+static void test_all_outputs(void **state)
+{
     (void)state;
     for (int64_t row = 0; row < 60; row++) {
         struct spec s = spec_of_row(row);
@@ -58,7 +61,8 @@ static void test_all_outputs(void **state) {
 }
 
 /* Each stage asked for alone, plain and averaged. */
-static void test_one_output_at_a_time(void **state) {
+static void test_one_output_at_a_time(void **state)
+{
     (void)state;
     for (int64_t row = 100; row < 163; row++) {
         struct spec s = spec_of_row(row);
@@ -73,9 +77,14 @@ static void test_one_output_at_a_time(void **state) {
 }
 
 /* out has the same bits whatever else is asked for. */
-static void same_out_for_all_outputs(int64_t row, int32_t isa, const struct tiles *tiles) {
-    static const int32_t outs[] = {OUT_LSE, OUT_STAGE(REF_WEIGHTS), OUT_ALL, OUT_ALL_MEAN,
-                                   OUT_STAGE(REF_RAW), OUT_STAGE(REF_MASKED) | OUT_MEAN(REF_MASKED),
+static void same_out_for_all_outputs(int64_t row, int32_t isa, const struct tiles *tiles)
+{
+    static const int32_t outs[] = {OUT_LSE,
+                                   OUT_STAGE(REF_WEIGHTS),
+                                   OUT_ALL,
+                                   OUT_ALL_MEAN,
+                                   OUT_STAGE(REF_RAW),
+                                   OUT_STAGE(REF_MASKED) | OUT_MEAN(REF_MASKED),
                                    OUT_STAGE(REF_WEIGHTS) | OUT_MEAN(REF_WEIGHTS)};
     struct spec s = spec_of_row(row);
     float *plain = NULL;
@@ -98,7 +107,8 @@ static void same_out_for_all_outputs(int64_t row, int32_t isa, const struct tile
     free(plain);
 }
 
-static void test_out_has_the_same_bits(void **state) {
+static void test_out_has_the_same_bits(void **state)
+{
     (void)state;
     for (int64_t row = 200; row < 230; row++)
         for (const int32_t *isa = rig_isas(); *isa >= 0; isa++)
@@ -107,7 +117,8 @@ static void test_out_has_the_same_bits(void **state) {
 }
 
 /* A long run in several parts and tiles: the same bits with weights. */
-static void test_out_has_the_same_bits_when_long(void **state) {
+static void test_out_has_the_same_bits_when_long(void **state)
+{
     static const int64_t lengths[][2] = {{1, 3000}, {300, 600}, {5, 1100}};
     static const struct tiles plain = TILES_OF(0, PATH_AUTO);
     (void)state;
@@ -135,7 +146,8 @@ static void test_out_has_the_same_bits_when_long(void **state) {
 }
 
 /* Rows of weights sum to 1, or are 0 where a row sees nothing, and lse says so. */
-static void test_rows_sum_to_one(void **state) {
+static void test_rows_sum_to_one(void **state)
+{
     (void)state;
     for (int64_t row = 300; row < 340; row++) {
         struct spec s = spec_of_row(row);
@@ -147,7 +159,8 @@ static void test_rows_sum_to_one(void **state) {
         rig_expect(&g);
         for (int64_t r = 0; r < s.B * s.Hq * s.Lq; r++) {
             double sum = 0;
-            for (int64_t j = 0; j < s.Lk; j++) sum += (double)g.stage[REF_WEIGHTS].p[r * s.Lk + j];
+            for (int64_t j = 0; j < s.Lk; j++)
+                sum += (double)g.stage[REF_WEIGHTS].p[r * s.Lk + j];
             bool empty = g.lse.p[r] == -INFINITY;
             if (empty ? sum != 0 : fabs(sum - 1) > 1e-6) {
                 rig_print(&g, "row sum");
@@ -159,7 +172,8 @@ static void test_rows_sum_to_one(void **state) {
 }
 
 /* softmax of the masked scores = weights = what lse implies, from the library's own numbers. */
-static void test_outputs_agree(void **state) {
+static void test_outputs_agree(void **state)
+{
     (void)state;
     for (int64_t row = 400; row < 430; row++) {
         struct spec s = spec_of_row(row);
@@ -183,10 +197,17 @@ static void test_outputs_agree(void **state) {
 }
 
 /* Scores of 1e4: weights must not be formed from a float log-sum-exp (0.7309 for 0.7311). */
-static void test_weights_at_large_scores(void **state) {
+static void test_weights_at_large_scores(void **state)
+{
     (void)state;
-    struct spec s = {.seed = 1, .Lq = 2, .Lk = 2, .Dk = 1, .has_scale = true, .scale = 1,
-                     .exact = true, .outs = OUT_STAGE(REF_WEIGHTS) | OUT_LSE};
+    struct spec s = {.seed = 1,
+                     .Lq = 2,
+                     .Lk = 2,
+                     .Dk = 1,
+                     .has_scale = true,
+                     .scale = 1,
+                     .exact = true,
+                     .outs = OUT_STAGE(REF_WEIGHTS) | OUT_LSE};
     struct rig g;
     rig_make(&g, &s);
     for (int64_t i = 0; i < 2; i++) *test_at(&g.q, 0, 0, i, 0) = 1;
@@ -198,8 +219,10 @@ static void test_weights_at_large_scores(void **state) {
 }
 
 /* set_weights is set_scores_out with the last stage; NULL takes an output away again. */
-static void test_set_weights_is_the_last_stage(void **state) {
-    struct spec s = {.seed = 4, .Hq = 2, .Lq = 3, .Lk = 5, .Dk = 4, .outs = OUT_STAGE(REF_WEIGHTS)};
+static void test_set_weights_is_the_last_stage(void **state)
+{
+    struct spec s = {
+        .seed = 4, .Hq = 2, .Lq = 3, .Lk = 5, .Dk = 4, .outs = OUT_STAGE(REF_WEIGHTS)};
     struct rig g;
     (void)state;
     rig_make(&g, &s);
@@ -219,7 +242,8 @@ static void test_set_weights_is_the_last_stage(void **state) {
 }
 
 /* No keys at all: zeros, -inf, and outputs of no elements; K and V may be NULL. */
-static void test_outputs_without_keys(void **state) {
+static void test_outputs_without_keys(void **state)
+{
     struct spec s = {.seed = 4, .B = 2, .Hq = 2, .Lq = 3, .Dk = 4, .outs = OUT_ALL};
     struct rig g;
     (void)state;
@@ -231,7 +255,8 @@ static void test_outputs_without_keys(void **state) {
     rig_free(&g);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_outputs),
         cmocka_unit_test(test_one_output_at_a_time),

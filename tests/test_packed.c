@@ -3,10 +3,11 @@
  * Packed sequences: one buffer of tokens and offsets, on the query side, the
  * key side or both, is the same as a loop over the sequences.
  */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "whitebox.h"
@@ -18,7 +19,7 @@
 #define SEQUENCES_MAX 7
 
 static const struct tiles paths[] = {
-    TILES_OF(0, PATH_AUTO),   TILES_OF(0, PATH_DECODE),      TILES_OF(0, PATH_TILES),
+    TILES_OF(0, PATH_AUTO),   TILES_OF(0, PATH_DECODE),    TILES_OF(0, PATH_TILES),
     TILES_OF(16, PATH_TILES), TILES_OF(16, PATH_TILES_NT), TILES_OF(16, PATH_DECODE),
 };
 #define N_PATHS 6
@@ -44,7 +45,8 @@ struct packed {
     int64_t left, chunk;
 };
 
-static void side_make(struct side *s, struct rng *rng, int64_t B, bool packed, int64_t longest) {
+static void side_make(struct side *s, struct rng *rng, int64_t B, bool packed, int64_t longest)
+{
     s->packed = packed;
     s->L = packed ? rng_int(rng, 0, 3) : longest;
     for (int64_t b = 0; b <= B && packed; b++) {
@@ -60,12 +62,14 @@ static void side_make(struct side *s, struct rng *rng, int64_t B, bool packed, i
 }
 
 /* Tokens of a side in its buffer. */
-static int64_t tokens(const struct packed *p, const struct side *s) {
+static int64_t tokens(const struct packed *p, const struct side *s)
+{
     return s->packed ? s->L : p->B * s->L;
 }
 
 /* The packed layout is (token, head, D); so is BLHD of a side that is not packed. */
-static void packed_make(struct packed *p, int64_t row) {
+static void packed_make(struct packed *p, int64_t row)
+{
     static const int64_t heads[][2] = {{1, 1}, {4, 2}, {3, 1}, {2, 2}};
     struct rng rng = rng_make((uint64_t)row + 31);
     memset(p, 0, sizeof *p);
@@ -105,14 +109,16 @@ static void packed_make(struct packed *p, int64_t row) {
     for (int h = 0; h < 8; h++) p->slopes[h] = rng_normal(&rng, 0.3), p->sinks[h] = (float)h - 3;
 }
 
-static void packed_free(struct packed *p) {
+static void packed_free(struct packed *p)
+{
     struct gbuf *all[] = {&p->qb, &p->kb, &p->vb, &p->out, &p->lse};
     for (int n = 0; n < 5; n++) gbuf_free(all[n]);
     free(p->seg_q);
     free(p->seg_k);
 }
 
-static void set_offsets(attn_args *args, const struct packed *p) {
+static void set_offsets(attn_args *args, const struct packed *p)
+{
     bool narrow = p->row % 2 == 1;
     const void *q = narrow ? (const void *)p->q.narrow : p->q.offsets;
     const void *k = narrow ? (const void *)p->k.narrow : p->k.offsets;
@@ -121,7 +127,8 @@ static void set_offsets(attn_args *args, const struct packed *p) {
     if (p->k.packed) assert_int_equal(attn_args_set_offsets_k(args, k, type, p->B), ATTN_OK);
 }
 
-static attn_status run_packed(struct packed *p, int32_t isa, const struct tiles *tiles) {
+static attn_status run_packed(struct packed *p, int32_t isa, const struct tiles *tiles)
+{
     attn_op *op;
     attn_args *args;
     assert_int_equal(attn_op_create(&op, p->Hq, p->Hk, p->Dk, p->Dv), ATTN_OK);
@@ -142,8 +149,8 @@ static attn_status run_packed(struct packed *p, int32_t isa, const struct tiles 
     attn_args_set_lse(args, p->lse.p);
     gbuf_reset(&p->out);
     gbuf_reset(&p->lse);
-    attn_status status = attn_run_args(op, p->B, p->q.L, p->k.L, p->qb.p, p->kb.p, p->vb.p,
-                                       p->out.p, args);
+    attn_status status =
+        attn_run_args(op, p->B, p->q.L, p->k.L, p->qb.p, p->kb.p, p->vb.p, p->out.p, args);
     attn_args_destroy(args);
     attn_op_destroy(op);
     return status;
@@ -152,12 +159,14 @@ static attn_status run_packed(struct packed *p, int32_t isa, const struct tiles 
 /* ------------------------------------------------------------ the oracle */
 
 /* Sequence b of (token, head, D) as a packed (1, H, L, D) of doubles. */
-static double *sequence(const float *x, int64_t first, int64_t L, int64_t H, int64_t D) {
+static double *sequence(const float *x, int64_t first, int64_t L, int64_t H, int64_t D)
+{
     const int64_t dims[4] = {1, H, L, D}, strides[4] = {0, D, H * D, 1};
     return ref_gather(x + first * H * D, dims, strides);
 }
 
-static void compare_sequence(struct packed *p, int64_t b, struct ref_margin *m) {
+static void compare_sequence(struct packed *p, int64_t b, struct ref_margin *m)
+{
     int64_t Lq = p->q.count[b], Lk = p->k.count[b], q0 = p->q.first[b], k0 = p->k.first[b];
     struct ref_problem ref = ref_problem_make(1, p->Hq, p->Hk, Lq, Lk, p->Dk, p->Dv);
     struct ref_result r;
@@ -193,20 +202,24 @@ static void compare_sequence(struct packed *p, int64_t b, struct ref_margin *m) 
 }
 
 /* Each sequence is right, and nothing else was written. */
-static void expect_packed(struct packed *p, const struct tiles *tiles) {
+static void expect_packed(struct packed *p, const struct tiles *tiles)
+{
     struct ref_margin m = {0};
     for (int64_t b = 0; b < p->B; b++) compare_sequence(p, b, &m);
     if (m.bad == 0 && gbuf_untouched(&p->out) && gbuf_untouched(&p->lse)) return;
-    print_error("row %d: B %d Hq %d Hk %d Dk %d Dv %d Lq %d (packed %d) Lk %d (packed %d) causal %d "
-                "range %d pos %d segments %d alibi %d sinks %d left %d chunk %d\n", (int)p->row,
-                (int)p->B, (int)p->Hq, (int)p->Hk, (int)p->Dk, (int)p->Dv, (int)p->q.L,
-                p->q.packed, (int)p->k.L, p->k.packed, p->causal, p->range, p->positions,
-                p->segments, p->alibi, p->sinks_on, (int)p->left, (int)p->chunk);
+    print_error(
+        "row %d: B %d Hq %d Hk %d Dk %d Dv %d Lq %d (packed %d) Lk %d (packed %d) causal %d "
+        "range %d pos %d segments %d alibi %d sinks %d left %d chunk %d\n",
+        (int)p->row, (int)p->B, (int)p->Hq, (int)p->Hk, (int)p->Dk, (int)p->Dv, (int)p->q.L,
+        p->q.packed, (int)p->k.L, p->k.packed, p->causal, p->range, p->positions, p->segments,
+        p->alibi, p->sinks_on, (int)p->left, (int)p->chunk);
     print_tiles(tiles);
-    fail_msg("%d wrong: element %d is %.9g, not %.9g", (int)m.bad, (int)m.at, (double)m.got, m.want);
+    fail_msg("%d wrong: element %d is %.9g, not %.9g", (int)m.bad, (int)m.at, (double)m.got,
+             m.want);
 }
 
-static void test_packed_is_a_loop(void **state) {
+static void test_packed_is_a_loop(void **state)
+{
     (void)state;
     for (int64_t row = 0; row < 150; row++) {
         struct packed p;
@@ -222,7 +235,8 @@ static void test_packed_is_a_loop(void **state) {
 }
 
 /* The same bits for any number of threads, and a workspace that is just enough. */
-static void test_packed_threads_and_workspace(void **state) {
+static void test_packed_threads_and_workspace(void **state)
+{
     static const int64_t lengths[6] = {1, 300, 0, 77, 500, 2};
     int64_t offsets[7] = {0};
     struct gbuf x, out[3];
@@ -254,7 +268,8 @@ static void test_packed_threads_and_workspace(void **state) {
             assert_true(gbuf_untouched(&out[t]));
             assert_int_equal(attn_args_set_workspace(args, memory, bytes), ATTN_OK);
         }
-        assert_int_equal(attn_run_args(op, 6, total, total, x.p, x.p, x.p, out[t].p, args), ATTN_OK);
+        assert_int_equal(attn_run_args(op, 6, total, total, x.p, x.p, x.p, out[t].p, args),
+                         ATTN_OK);
         assert_true(gbuf_intact(&out[t]) && same_bits("packed", out[0].p, out[t].p, n));
     }
     free(memory);
@@ -264,7 +279,8 @@ static void test_packed_threads_and_workspace(void **state) {
     gbuf_free(&x);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_packed_is_a_loop),
         cmocka_unit_test(test_packed_threads_and_workspace),

@@ -4,10 +4,11 @@
  * cannot be touched (OpenBLAS#535, numpy#32017). And what is never read at
  * all: keys, values and masks outside the key range lie in such pages.
  */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "rig.h"
@@ -17,21 +18,23 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static void ok(attn_status status) {
-    assert_int_equal(status, ATTN_OK);
-}
+static void ok(attn_status status) { assert_int_equal(status, ATTN_OK); }
 
 /* From the first to the last element of a tensor, strides being what they are. */
-static int64_t extent_of(const struct test_tensor *t) {
+static int64_t extent_of(const struct test_tensor *t)
+{
     int64_t extent = 1;
     for (int a = 0; a < 4; a++)
         if (t->dims[a] > 1) extent += (t->dims[a] - 1) * t->strides[a];
     return test_count(t) == 0 ? 0 : extent;
 }
 
-static void place(struct pages *pages, bool at_end, const void *data, size_t bytes) {
-    if (at_end) pages_end(pages, bytes);
-    else pages_begin(pages, bytes);
+static void place(struct pages *pages, bool at_end, const void *data, size_t bytes)
+{
+    if (at_end)
+        pages_end(pages, bytes);
+    else
+        pages_begin(pages, bytes);
     if (data != NULL) memcpy(pages->p, data, bytes);
 }
 
@@ -39,12 +42,14 @@ struct placed {
     struct pages q, k, v, out, mask_bool, mask_add, lse, stage[REF_STAGES];
 };
 
-static size_t stage_bytes(const struct rig *g, int stage) {
+static size_t stage_bytes(const struct rig *g, int stage)
+{
     return (size_t)g->stage[stage].n * sizeof(float);
 }
 
 /* Copy everything that the rig holds to the edge of pages, and point the args there. */
-static void place_all(struct rig *g, struct placed *p, bool at_end) {
+static void place_all(struct rig *g, struct placed *p, bool at_end)
+{
     size_t f = sizeof(float);
     place(&p->q, at_end, g->q.at, (size_t)extent_of(&g->q) * f);
     place(&p->k, at_end, g->k.at, (size_t)extent_of(&g->k) * f);
@@ -68,7 +73,8 @@ static void place_all(struct rig *g, struct placed *p, bool at_end) {
 }
 
 /* Copy what was written back to where the rig checks it. */
-static void take_back(struct rig *g, struct placed *p) {
+static void take_back(struct rig *g, struct placed *p)
+{
     const float *from = p->out.p;
     for (int64_t n = 0; n < test_count(&g->out); n++) {
         int64_t d = n % g->s.Dv, l = n / g->s.Dv % g->s.Lq;
@@ -80,13 +86,16 @@ static void take_back(struct rig *g, struct placed *p) {
     for (int stage = 0; stage < REF_STAGES; stage++)
         if (stage_bytes(g, stage) > 0)
             memcpy(g->stage[stage].p, p->stage[stage].p, stage_bytes(g, stage));
-    struct pages *all[] = {&p->q, &p->k, &p->v, &p->out, &p->mask_bool, &p->mask_add, &p->lse,
-                           &p->stage[0], &p->stage[1], &p->stage[2], &p->stage[3]};
+    struct pages *all[] = {&p->q,         &p->k,        &p->v,       &p->out,
+                           &p->mask_bool, &p->mask_add, &p->lse,     &p->stage[0],
+                           &p->stage[1],  &p->stage[2], &p->stage[3]};
     for (int n = 0; n < 11; n++) pages_free(all[n]);
 }
 
-static void test_tensors_at_the_edge(void **state) {
-    static const int64_t lengths[][2] = {{1, 13}, {1, 130}, {3, 33}, {17, 5}, {61, 67}, {70, 300}};
+static void test_tensors_at_the_edge(void **state)
+{
+    static const int64_t lengths[][2] = {{1, 13}, {1, 130}, {3, 33},
+                                         {17, 5}, {61, 67}, {70, 300}};
     static const int64_t sizes[] = {1, 2, 3, 7, 8, 15, 17, 31, 33, 64, 65, 100};
     (void)state;
     for (int64_t row = 0; row < 2 * 6 * 12; row++) {
@@ -125,7 +134,8 @@ static void test_tensors_at_the_edge(void **state) {
 /* ------------------------------------------------------- never read */
 
 /* n bytes of whole pages, [0, from) and [to, n) of them unreadable. */
-static void *with_holes(struct pages *pages, const void *data, size_t n, size_t from, size_t to) {
+static void *with_holes(struct pages *pages, const void *data, size_t n, size_t from, size_t to)
+{
     pages_end(pages, n);
     memcpy(pages->p, data, n);
     assert_int_equal((uintptr_t)pages->p % (uintptr_t)sysconf(_SC_PAGESIZE), 0);
@@ -135,12 +145,22 @@ static void *with_holes(struct pages *pages, const void *data, size_t n, size_t 
 }
 
 /* One page holds exactly `step` keys of K, V and of both masks. */
-static void never_read(int64_t row, int64_t Lq, int32_t outs, bool with_masks) {
+static void never_read(int64_t row, int64_t Lq, int32_t outs, bool with_masks)
+{
     const int64_t page = sysconf(_SC_PAGESIZE), D = 32, step = page / (D * 4), Lk = 8 * step;
     const int64_t begin = row % 2 ? 2 * step : 0, end = row % 3 == 2 ? Lk : 5 * step;
-    struct spec s = {.seed = (uint64_t)row, .row = row, .Lq = Lq, .Lk = Lk, .Dk = D, .Hq = 3,
-                     .Hk = 1, .begins = &begin, .ends = &end, .outs = outs,
-                     .range = RANGE_BEGIN | RANGE_END, .causal = (int32_t)(row % 3)};
+    struct spec s = {.seed = (uint64_t)row,
+                     .row = row,
+                     .Lq = Lq,
+                     .Lk = Lk,
+                     .Dk = D,
+                     .Hq = 3,
+                     .Hk = 1,
+                     .begins = &begin,
+                     .ends = &end,
+                     .outs = outs,
+                     .range = RANGE_BEGIN | RANGE_END,
+                     .causal = (int32_t)(row % 3)};
     struct pages k, v, mask[2];
     struct rig g;
     s.mask_bool.on = s.mask_add.on = with_masks;
@@ -148,7 +168,8 @@ static void never_read(int64_t row, int64_t Lq, int32_t outs, bool with_masks) {
     rig_make(&g, &s);
     rig_solve(&g);
     ok(rig_run(&g));
-    size_t bytes = (size_t)(Lk * D) * 4, from = (size_t)(begin * D) * 4, to = (size_t)(end * D) * 4;
+    size_t bytes = (size_t)(Lk * D) * 4, from = (size_t)(begin * D) * 4,
+           to = (size_t)(end * D) * 4;
     const float *k_at = with_holes(&k, g.k.at, bytes, from, to);
     const float *v_at = with_holes(&v, g.v.at, bytes, from, to);
     const int64_t dims[4] = {1, 1, 1, Lk}, bools[4] = {0, 0, 0, D * 4}, adds[4] = {0, 0, 0, D};
@@ -177,7 +198,8 @@ static void never_read(int64_t row, int64_t Lq, int32_t outs, bool with_masks) {
     rig_free(&g);
 }
 
-static void test_outside_the_range_is_never_read(void **state) {
+static void test_outside_the_range_is_never_read(void **state)
+{
     static const int64_t lengths[] = {1, 2, 5, 40, 70, 200};
     (void)state;
     for (int64_t row = 0; row < 6 * 6; row++) {
@@ -187,14 +209,19 @@ static void test_outside_the_range_is_never_read(void **state) {
 }
 
 /* An empty range: K and V are not looked at, wherever they point. */
-static void test_empty_range_reads_nothing(void **state) {
+static void test_empty_range_reads_nothing(void **state)
+{
     struct pages pages;
     (void)state;
     pages_end(&pages, 4);
     const float *bad = (const float *)pages.p + 1; /* the unreadable page */
     for (int64_t Lq = 1; Lq <= 40; Lq += 39) {
         const int64_t zero = 0, seven = 7;
-        struct spec s = {.seed = 1, .Lq = Lq, .Lk = 9, .Dk = 4, .range = RANGE_BEGIN | RANGE_END,
+        struct spec s = {.seed = 1,
+                         .Lq = Lq,
+                         .Lk = 9,
+                         .Dk = 4,
+                         .range = RANGE_BEGIN | RANGE_END,
                          .outs = OUT_ALL};
         s.begins = s.ends = Lq == 1 ? &zero : &seven;
         struct rig g;
@@ -208,7 +235,8 @@ static void test_empty_range_reads_nothing(void **state) {
     pages_free(&pages);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tensors_at_the_edge),
         cmocka_unit_test(test_outside_the_range_is_never_read),

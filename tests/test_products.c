@@ -4,10 +4,11 @@
  * values, transposing, adding a bias, the scan for non-finite numbers. Inputs
  * end at an unreadable page (OpenBLAS#535).
  */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "whitebox.h"
@@ -28,7 +29,8 @@ struct few {
 };
 
 static void few_make(struct few *f, struct rng *rng, int64_t rows, int64_t keys, int64_t D,
-                     bool values) {
+                     bool values)
+{
     int64_t ldx = D + rng_int(rng, 0, 5), lds = round_up(keys, LANES_MAX);
     memset(f, 0, sizeof *f);
     for (int64_t r = 0; r < rows; r++) {
@@ -44,9 +46,17 @@ static void few_make(struct few *f, struct rng *rng, int64_t rows, int64_t keys,
     rng_normals(rng, n_x, f->x_pages.p, 1);
     pages_end(&f->s_pages, (size_t)(rows * lds) * sizeof(float));
     rng_normals(rng, rows * lds, f->s_pages.p, 1);
-    f->in = (struct few_rows){.rows = rows, .keys = keys, .D = D, .q = f->q, .o = f->o,
-                              .x = f->x_pages.p, .ldx = ldx, .s = f->s_pages.p, .lds = lds,
-                              .scale = 0.25f, .first = values};
+    f->in = (struct few_rows){.rows = rows,
+                              .keys = keys,
+                              .D = D,
+                              .q = f->q,
+                              .o = f->o,
+                              .x = f->x_pages.p,
+                              .ldx = ldx,
+                              .s = f->s_pages.p,
+                              .lds = lds,
+                              .scale = 0.25f,
+                              .first = values};
     if (rng_chance(rng, 0.5)) { /* prefetching may run past the end of what it fetches */
         f->in.next = f->x_pages.p;
         f->in.ld_next = ldx + 64;
@@ -54,7 +64,8 @@ static void few_make(struct few *f, struct rng *rng, int64_t rows, int64_t keys,
     }
 }
 
-static void few_free(struct few *f) {
+static void few_free(struct few *f)
+{
     for (int64_t r = 0; r < f->in.rows; r++) {
         pages_free(&f->q_pages[r]);
         pages_free(&f->o_pages[r]);
@@ -63,7 +74,8 @@ static void few_free(struct few *f) {
     pages_free(&f->s_pages);
 }
 
-static void expect_dots(const struct few_rows *in) {
+static void expect_dots(const struct few_rows *in)
+{
     for (int64_t r = 0; r < in->rows; r++)
         for (int64_t j = 0; j < in->keys; j++) {
             double dot = 0, size = 0;
@@ -79,7 +91,8 @@ static void expect_dots(const struct few_rows *in) {
         }
 }
 
-static void expect_values(const struct few_rows *in, const double *before) {
+static void expect_values(const struct few_rows *in, const double *before)
+{
     for (int64_t r = 0; r < in->rows; r++)
         for (int64_t d = 0; d < in->D; d++) {
             double sum = in->first ? 0 : before[r * in->D + d], size = fabs(sum);
@@ -94,7 +107,8 @@ static void expect_values(const struct few_rows *in, const double *before) {
         }
 }
 
-static void products_of(const struct kernels *kn, int64_t rows, int64_t keys, int64_t D) {
+static void products_of(const struct kernels *kn, int64_t rows, int64_t keys, int64_t D)
+{
     struct rng rng = rng_make((uint64_t)(rows * 1000 + keys * 17 + D));
     struct few f;
     double before[16 * 100] = {0};
@@ -112,7 +126,8 @@ static void products_of(const struct kernels *kn, int64_t rows, int64_t keys, in
     few_free(&f);
 }
 
-static void test_few_rows(void **state) {
+static void test_few_rows(void **state)
+{
     (void)state;
     for (const int32_t *isa = rig_isas(); *isa >= 0; isa++)
         for (int64_t n = 0; n < N_SIZES * N_SIZES; n++)
@@ -121,7 +136,8 @@ static void test_few_rows(void **state) {
 }
 
 /* A row's bits do not depend on the rows beside it. */
-static void test_rows_are_independent(void **state) {
+static void test_rows_are_independent(void **state)
+{
     (void)state;
     for (const int32_t *isa = rig_isas(); *isa >= 0; isa++)
         for (int64_t n = 0; n < N_SIZES; n++) {
@@ -157,7 +173,8 @@ static void test_rows_are_independent(void **state) {
 }
 
 /* 0 times NaN is NaN, in every lane: the engines rely on it and select elsewhere. */
-static void test_add_rows_keeps_nan(void **state) {
+static void test_add_rows_keeps_nan(void **state)
+{
     (void)state;
     for (const int32_t *isa = rig_isas(); *isa >= 0; isa++)
         for (int64_t d = 0; d < 33; d++) {
@@ -173,7 +190,8 @@ static void test_add_rows_keeps_nan(void **state) {
         }
 }
 
-static void transpose_once(const struct kernels *kn, int64_t rows, int64_t cols) {
+static void transpose_once(const struct kernels *kn, int64_t rows, int64_t cols)
+{
     int64_t ldx = cols + rows % 3, ldy = rows + cols % 4, n_x = (rows - 1) * ldx + cols;
     struct pages pages;
     struct gbuf y;
@@ -192,7 +210,8 @@ static void transpose_once(const struct kernels *kn, int64_t rows, int64_t cols)
     pages_free(&pages);
 }
 
-static void test_transpose(void **state) {
+static void test_transpose(void **state)
+{
     (void)state;
     for (const int32_t *isa = rig_isas(); *isa >= 0; isa++)
         for (int64_t rows = 1; rows <= 40; rows++)
@@ -200,7 +219,8 @@ static void test_transpose(void **state) {
                 transpose_once(attn_i_kernels(*isa), rows, cols);
 }
 
-static void test_all_finite(void **state) {
+static void test_all_finite(void **state)
+{
     static const uint32_t bad[] = {0x7fc00001, 0xffc12345, 0x7fa00001, 0x7f800000, 0xff800000};
     (void)state;
     for (const int32_t *isa = rig_isas(); *isa >= 0; isa++)
@@ -220,7 +240,8 @@ static void test_all_finite(void **state) {
         }
 }
 
-static void test_add_bias(void **state) {
+static void test_add_bias(void **state)
+{
     (void)state;
     for (const int32_t *isa = rig_isas(); *isa >= 0; isa++)
         for (int64_t cols = 1; cols <= 70; cols++) {
@@ -233,7 +254,8 @@ static void test_add_bias(void **state) {
             for (int64_t i = 0; i < cols; i++) bias[i] = 0.5f;
             for (int with = 0; with < 2; with++) {
                 gbuf_make(&y, 2 * (cols + 3) + cols, 1);
-                attn_i_kernels(*isa)->add_bias(3, cols, x, cols, with ? bias : NULL, y.p, cols + 3);
+                attn_i_kernels(*isa)->add_bias(3, cols, x, cols, with ? bias : NULL, y.p,
+                                               cols + 3);
                 for (int64_t i = 0; i < 3 * cols; i++) {
                     float *to = &y.p[i / cols * (cols + 3) + i % cols];
                     assert_true(*to == (float)i + (with ? 0.5f : 0));
@@ -247,7 +269,8 @@ static void test_add_bias(void **state) {
         }
 }
 
-static void test_tables(void **state) {
+static void test_tables(void **state)
+{
     (void)state;
     assert_int_equal(attn_i_kernels(ATTN_ISA_BASE)->isa, ATTN_ISA_BASE);
     for (int32_t mask = 0; mask < 8; mask++) {
@@ -259,7 +282,8 @@ static void test_tables(void **state) {
     assert_true(attn_i_cpu_count() >= 1);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_few_rows),
         cmocka_unit_test(test_rows_are_independent),

@@ -4,10 +4,11 @@
  * a rule and the same rule written out as a mask; keys in another order;
  * strided and contiguous tensors; what the score outputs say about each other.
  */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "whitebox.h"
@@ -19,13 +20,16 @@
 #define ROWS 60
 
 static const struct tiles paths[] = {
-    TILES_OF(0, PATH_AUTO), TILES_OF(0, PATH_DECODE), TILES_OF(16, PATH_TILES),
+    TILES_OF(0, PATH_AUTO),
+    TILES_OF(0, PATH_DECODE),
+    TILES_OF(16, PATH_TILES),
     TILES_OF(16, PATH_TILES_NT),
 };
 #define N_PATHS ((int)(sizeof paths / sizeof *paths))
 
 /* A random shape; rules are the test's own matter. */
-static struct spec random_spec(int64_t row) {
+static struct spec random_spec(int64_t row)
+{
     static const int64_t heads[][2] = {{1, 1}, {4, 2}, {3, 1}, {2, 2}, {8, 1}};
     struct rng rng = rng_make((uint64_t)row + 1234);
     struct spec s = {.seed = (uint64_t)row + 1, .row = row};
@@ -41,13 +45,12 @@ static struct spec random_spec(int64_t row) {
     return s;
 }
 
-static void ok(attn_status status) {
-    assert_int_equal(status, ATTN_OK);
-}
+static void ok(attn_status status) { assert_int_equal(status, ATTN_OK); }
 
 /* Outputs of two runs with the same scores: only sums may be made in another order. Each is
    within 2 acc(Lk) + 8 u of max |v| of the true one (see ref.c). */
-static void expect_near(const struct rig *g, const char *what, const float *a, const float *b) {
+static void expect_near(const struct rig *g, const char *what, const float *a, const float *b)
+{
     double v_max = 0;
     struct ref_margin m = {0};
     float *v = test_packed(&g->v);
@@ -64,20 +67,21 @@ static void expect_near(const struct rig *g, const char *what, const float *a, c
 /* ------------------------------------------------- a rule, and the same as a mask */
 
 /* The mask that the boolean rules of this rig amount to; from malloc. */
-static uint8_t *rules_as_mask(const struct rig *g) {
+static uint8_t *rules_as_mask(const struct rig *g)
+{
     const struct spec *s = &g->s;
     int64_t n = 0;
     uint8_t *mask = must_alloc((size_t)(s->B * s->Hq * s->Lq * s->Lk), 1);
     for (int64_t b = 0; b < s->B; b++)
         for (int64_t h = 0; h < s->Hq; h++)
             for (int64_t i = 0; i < s->Lq; i++)
-                for (int64_t j = 0; j < s->Lk; j++)
-                    mask[n++] = ref_sees(&g->problem, b, h, i, j);
+                for (int64_t j = 0; j < s->Lk; j++) mask[n++] = ref_sees(&g->problem, b, h, i, j);
     return mask;
 }
 
 static float *run_with_mask(struct rig *g, const uint8_t *mask, int32_t isa,
-                            const struct tiles *tiles) {
+                            const struct tiles *tiles)
+{
     const int64_t dims[4] = {g->s.B, g->s.Hq, g->s.Lq, g->s.Lk};
     attn_op *op;
     attn_args *args;
@@ -94,7 +98,8 @@ static float *run_with_mask(struct rig *g, const uint8_t *mask, int32_t isa,
     return test_packed(&g->out);
 }
 
-static void expect_rule_is_mask(const struct spec *s, const char *what) {
+static void expect_rule_is_mask(const struct spec *s, const char *what)
+{
     struct rig g;
     rig_make(&g, s);
     rig_solve(&g); /* fills the problem that ref_sees asks */
@@ -113,7 +118,8 @@ static void expect_rule_is_mask(const struct spec *s, const char *what) {
     rig_free(&g);
 }
 
-static void test_rules_as_masks(void **state) {
+static void test_rules_as_masks(void **state)
+{
     (void)state;
     for (int64_t row = 0; row < ROWS; row++) {
         struct rng rng = rng_make((uint64_t)row + 99);
@@ -134,7 +140,8 @@ static void test_rules_as_masks(void **state) {
 /* ------------------------------------------------------------- key order */
 
 /* Keys and values of every item and head in another order, the same for all. */
-static void permute_keys(struct rig *g, const int64_t *order) {
+static void permute_keys(struct rig *g, const int64_t *order)
+{
     struct test_tensor *both[2] = {&g->k, &g->v};
     for (int t = 0; t < 2; t++) {
         float *packed = test_packed(both[t]);
@@ -147,7 +154,8 @@ static void permute_keys(struct rig *g, const int64_t *order) {
     }
 }
 
-static void test_keys_in_another_order(void **state) {
+static void test_keys_in_another_order(void **state)
+{
     (void)state;
     for (int64_t row = 0; row < ROWS; row++) {
         struct rng rng = rng_make((uint64_t)row + 55);
@@ -179,7 +187,8 @@ static void test_keys_in_another_order(void **state) {
 
 /* The same numbers in padded, backward or packed memory: the same bits, as products see the same
    rows in the same order. */
-static void test_strides_keep_bits(void **state) {
+static void test_strides_keep_bits(void **state)
+{
     (void)state;
     for (int64_t row = 0; row < ROWS; row++) {
         struct spec s = random_spec(row), strided = s;
@@ -218,7 +227,8 @@ static void test_strides_keep_bits(void **state) {
 
 /* Softmax of the masked scores = weights = exp(masked - lse), with every rule; rows with sinks
    sum to less, and rows that see nothing are 0. */
-static void expect_scores_agree(const struct rig *g, int64_t row) {
+static void expect_scores_agree(const struct rig *g, int64_t row)
+{
     int64_t Lk = g->s.Lk, Lq = g->s.Lq, h = row / Lq % g->s.Hq;
     const float *masked = g->stage[REF_MASKED].p + row * Lk;
     const float *weights = g->stage[REF_WEIGHTS].p + row * Lk;
@@ -240,7 +250,8 @@ static void expect_scores_agree(const struct rig *g, int64_t row) {
     }
 }
 
-static void test_scores_agree(void **state) {
+static void test_scores_agree(void **state)
+{
     (void)state;
     for (int64_t row = 0; row < ROWS; row++) {
         struct spec s = random_spec(row);
@@ -261,7 +272,8 @@ static void test_scores_agree(void **state) {
     }
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rules_as_masks),
         cmocka_unit_test(test_keys_in_another_order),

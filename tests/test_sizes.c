@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Workspaces: enough for every smaller run, and never a byte too few; sizes near 2^63. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "rig.h"
@@ -11,17 +12,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void ok(attn_status status) {
-    assert_int_equal(status, ATTN_OK);
-}
+static void ok(attn_status status) { assert_int_equal(status, ATTN_OK); }
 
 /* Shapes from tiny to long, on every path that the plan knows. */
-static struct spec spec_of_row(int64_t row) {
-    static const int64_t lengths[][2] = {{1, 40}, {1, 2000}, {3, 700}, {20, 20}, {70, 300},
-                                         {130, 130}, {400, 90}, {5, 0}, {64, 1}};
+static struct spec spec_of_row(int64_t row)
+{
+    static const int64_t lengths[][2] = {{1, 40},    {1, 2000}, {3, 700}, {20, 20}, {70, 300},
+                                         {130, 130}, {400, 90}, {5, 0},   {64, 1}};
     static const int64_t heads[][2] = {{1, 1}, {4, 2}, {6, 1}, {8, 8}};
-    static const int32_t outs[] = {0, OUT_LSE, OUT_STAGE(REF_WEIGHTS), OUT_ALL, OUT_ALL_MEAN,
-                                   OUT_STAGE(REF_WEIGHTS) | OUT_MEAN(REF_WEIGHTS)};
+    static const int32_t outs[] = {
+        0,       OUT_LSE,      OUT_STAGE(REF_WEIGHTS),
+        OUT_ALL, OUT_ALL_MEAN, OUT_STAGE(REF_WEIGHTS) | OUT_MEAN(REF_WEIGHTS)};
     struct rng rng = rng_make((uint64_t)row + 17);
     struct spec s = {.seed = (uint64_t)row * 2 + 1, .row = row, .B = rng_int(&rng, 1, 3)};
     s.Lq = lengths[row % 9][0];
@@ -40,7 +41,8 @@ static struct spec spec_of_row(int64_t row) {
 
 /* Exactly what attn_workspace_bytes says works, at any address, full of NaN, with the bits of a
    run without; one byte less is refused before a write. */
-static void test_exactly_enough(void **state) {
+static void test_exactly_enough(void **state)
+{
     (void)state;
     for (int64_t row = 0; row < 72; row++) {
         struct spec s = spec_of_row(row);
@@ -73,7 +75,8 @@ static void test_exactly_enough(void **state) {
 }
 
 /* The number never shrinks when a size grows: one workspace serves all smaller runs. */
-static void test_monotone(void **state) {
+static void test_monotone(void **state)
+{
     (void)state;
     for (int64_t row = 0; row < 400; row++) {
         struct spec s = spec_of_row(row);
@@ -83,7 +86,8 @@ static void test_monotone(void **state) {
         s.range = 0;
         rig_make(&g, &s);
         rig_prepare(&g);
-        int64_t B = rng_int(&rng, 1, 40), Lq = rng_int(&rng, 1, 3000), Lk = rng_int(&rng, 1, 9000);
+        int64_t B = rng_int(&rng, 1, 40), Lq = rng_int(&rng, 1, 3000),
+                Lk = rng_int(&rng, 1, 9000);
         if (row % 3 == 0) Lq = rng_int(&rng, 1, 20);
         size_t whole = 0;
         ok(attn_workspace_bytes(g.op, B, Lq, Lk, g.args, &whole));
@@ -96,15 +100,16 @@ static void test_monotone(void **state) {
             ok(attn_workspace_bytes(g.op, b, lq, lk, g.args, &part));
             if (part <= whole) continue;
             rig_print(&g, "a smaller run needs more");
-            fail_msg("B %d Lq %d Lk %d: %zu bytes; B %d Lq %d Lk %d: %zu", (int)B, (int)Lq, (int)Lk,
-                     whole, (int)b, (int)lq, (int)lk, part);
+            fail_msg("B %d Lq %d Lk %d: %zu bytes; B %d Lq %d Lk %d: %zu", (int)B, (int)Lq,
+                     (int)Lk, whole, (int)b, (int)lq, (int)lk, part);
         }
         rig_free(&g);
     }
 }
 
 /* And it does serve them. */
-static void test_one_workspace_for_smaller_runs(void **state) {
+static void test_one_workspace_for_smaller_runs(void **state)
+{
     (void)state;
     for (int64_t row = 0; row < 36; row++) {
         struct spec s = spec_of_row(row);
@@ -133,7 +138,8 @@ static void test_one_workspace_for_smaller_runs(void **state) {
 }
 
 /* O(threads x tile): no matrix of Lq x Lk unless it is the caller's. */
-static void test_memory_does_not_grow_with_the_product(void **state) {
+static void test_memory_does_not_grow_with_the_product(void **state)
+{
     attn_op *op;
     size_t bytes = 0;
     (void)state;
@@ -147,14 +153,15 @@ static void test_memory_does_not_grow_with_the_product(void **state) {
 }
 
 /* Sizes near 2^63 (pytorch_geometric PR#10766: more than 2^31 elements counted in 32 bits). */
-static void test_overflow(void **state) {
+static void test_overflow(void **state)
+{
     const int64_t big = INT64_MAX, half = INT64_MAX / 2, root = (int64_t)1 << 32;
     const struct {
         int64_t B, Lq, Lk;
         attn_status status;
     } rows[] = {
-        {2049, 724, 724, ATTN_OK},          /* B H L L = 2^31 and some */
-        {1, root, root, ATTN_OK},           /* scores would overflow; nobody asks for them */
+        {2049, 724, 724, ATTN_OK}, /* B H L L = 2^31 and some */
+        {1, root, root, ATTN_OK},  /* scores would overflow; nobody asks for them */
         {big, 1, 1, ATTN_EOVERFLOW},
         {1, big, 1, ATTN_EOVERFLOW},
         {1, 1, big, ATTN_EOVERFLOW},
@@ -188,7 +195,8 @@ static void test_overflow(void **state) {
 }
 
 /* A mean over heads needs Lk floats for each row of a strip: asked for, it may overflow. */
-static void test_overflow_of_means(void **state) {
+static void test_overflow_of_means(void **state)
+{
     attn_op *op;
     attn_args *args;
     float x = 0;
@@ -197,13 +205,15 @@ static void test_overflow_of_means(void **state) {
     ok(attn_op_create(&op, 2, 2, 1, 1));
     ok(attn_args_create(&args));
     ok(attn_args_set_scores_out(args, ATTN_STAGE_WEIGHTS, &x, ATTN_MEAN_HEADS));
-    assert_int_equal(attn_workspace_bytes(op, 1, 60, INT64_MAX / 32, args, &bytes), ATTN_EOVERFLOW);
+    assert_int_equal(attn_workspace_bytes(op, 1, 60, INT64_MAX / 32, args, &bytes),
+                     ATTN_EOVERFLOW);
     assert_int_equal(bytes, 12345);
     attn_args_destroy(args);
     attn_op_destroy(op);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exactly_enough),
         cmocka_unit_test(test_monotone),

@@ -3,10 +3,11 @@
  * Sizes that are no multiple of any tile: every length 1..70 for queries and
  * for keys with every head size, on every instruction set and tile size.
  */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "whitebox.h"
@@ -19,7 +20,8 @@ static const int64_t head_counts[][2] = {{1, 1}, {2, 2}, {2, 1}, {3, 3}, {4, 2},
 #define N_HEADS ((int64_t)(sizeof head_counts / sizeof *head_counts))
 
 /* Each (Lq, Dk) and each (Lk, Dk) comes once; the rest is drawn from the row's number. */
-static struct spec spec_of_row(int64_t row) {
+static struct spec spec_of_row(int64_t row)
+{
     int64_t Lq = row % L_MAX + 1, which = row / L_MAX;
     struct rng rng = rng_make((uint64_t)row + 1000);
     const int64_t *heads = head_counts[rng_int(&rng, 0, N_HEADS - 1)];
@@ -38,7 +40,8 @@ static struct spec spec_of_row(int64_t row) {
     return s;
 }
 
-static void sweep(int64_t from, int64_t to) {
+static void sweep(int64_t from, int64_t to)
+{
     for (int64_t row = from; row < to; row++) {
         if (rig_skip(row)) continue;
         struct spec s = spec_of_row(row);
@@ -49,17 +52,20 @@ static void sweep(int64_t from, int64_t to) {
     }
 }
 
-static void test_head_sizes_to_8(void **state) {
+static void test_head_sizes_to_8(void **state)
+{
     (void)state;
     sweep(0, 6 * L_MAX);
 }
 
-static void test_head_sizes_to_33(void **state) {
+static void test_head_sizes_to_33(void **state)
+{
     (void)state;
     sweep(6 * L_MAX, 11 * L_MAX);
 }
 
-static void test_head_sizes_to_100(void **state) {
+static void test_head_sizes_to_100(void **state)
+{
     (void)state;
     sweep(11 * L_MAX, N_SIZES * L_MAX);
 }
@@ -68,17 +74,20 @@ static void test_head_sizes_to_100(void **state) {
 static const struct {
     int64_t Lq, Lk, Dk, Dv;
 } around_tiles[] = {
-    {59, 60, 64, 64},    {60, 61, 64, 64},    {61, 59, 64, 64},    {119, 121, 64, 64},
-    {120, 255, 64, 64},  {121, 256, 64, 64},  {255, 257, 64, 64},  {256, 256, 80, 80},
-    {257, 255, 33, 33},  {29, 127, 128, 128}, {30, 128, 128, 128}, {31, 129, 128, 128},
-    {511, 513, 16, 16},  {512, 512, 17, 15},  {513, 511, 15, 31},  {1, 511, 64, 64},
-    {2, 512, 64, 64},    {3, 513, 100, 64},   {1, 1100, 96, 96},   {7, 1100, 80, 80},
-    {1100, 1100, 64, 64}, {1100, 61, 31, 33}, {61, 1100, 33, 31},  {12, 257, 512, 512},
+    {59, 60, 64, 64},     {60, 61, 64, 64},    {61, 59, 64, 64},    {119, 121, 64, 64},
+    {120, 255, 64, 64},   {121, 256, 64, 64},  {255, 257, 64, 64},  {256, 256, 80, 80},
+    {257, 255, 33, 33},   {29, 127, 128, 128}, {30, 128, 128, 128}, {31, 129, 128, 128},
+    {511, 513, 16, 16},   {512, 512, 17, 15},  {513, 511, 15, 31},  {1, 511, 64, 64},
+    {2, 512, 64, 64},     {3, 513, 100, 64},   {1, 1100, 96, 96},   {7, 1100, 80, 80},
+    {1100, 1100, 64, 64}, {1100, 61, 31, 33},  {61, 1100, 33, 31},  {12, 257, 512, 512},
 };
 
-static void test_around_tiles(void **state) {
+static void test_around_tiles(void **state)
+{
     static const struct tiles some[] = {
-        TILES_OF(0, PATH_AUTO), TILES_OF(60, PATH_AUTO), TILES_OF(0, PATH_TILES),
+        TILES_OF(0, PATH_AUTO),
+        TILES_OF(60, PATH_AUTO),
+        TILES_OF(0, PATH_TILES),
         TILES_OF(0, PATH_TILES_NT),
     };
     (void)state;
@@ -103,13 +112,21 @@ static void test_around_tiles(void **state) {
 }
 
 /* All batch sizes: "only some batch sizes break" (tt-metal#32502). */
-static void test_batches(void **state) {
+static void test_batches(void **state)
+{
     (void)state;
     for (int64_t B = 1; B <= 9; B++) {
         int64_t row = 20000 + B;
         if (rig_skip(row)) continue;
-        struct spec s = {.seed = (uint64_t)row, .row = row, .B = B, .Hq = 3, .Lq = 13, .Lk = 37,
-                         .Dk = 17, .range = RANGE_END | RANGE_BEGIN, .threads = 2};
+        struct spec s = {.seed = (uint64_t)row,
+                         .row = row,
+                         .B = B,
+                         .Hq = 3,
+                         .Lq = 13,
+                         .Lk = 37,
+                         .Dk = 17,
+                         .range = RANGE_END | RANGE_BEGIN,
+                         .threads = 2};
         struct rig g;
         rig_make(&g, &s);
         expect_on(&g, all_tiles, N_ALL_TILES);
@@ -117,13 +134,15 @@ static void test_batches(void **state) {
     }
 }
 
-static int print_margin(void **state) {
+static int print_margin(void **state)
+{
     (void)state;
     print_message("largest error: %.2f of the tolerance\n", rig_worst());
     return 0;
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_head_sizes_to_8),   cmocka_unit_test(test_head_sizes_to_33),
         cmocka_unit_test(test_head_sizes_to_100), cmocka_unit_test(test_around_tiles),

@@ -3,10 +3,11 @@
  * The number of threads never changes a bit; several threads may run at once,
  * on ops of their own or on one.
  */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "layer_rig.h"
@@ -27,22 +28,57 @@ static const struct spec kinds[] = {
     {.seed = 5, .B = 1, .Hq = 8, .Hk = 1, .Lq = 1, .Lk = 9000, .Dk = 64, .outs = OUT_ALL_MEAN},
     {.seed = 6, .B = 3, .Hq = 4, .Hk = 4, .Lq = 3, .Lk = 3000, .Dk = 33, .range = 3},
     {.seed = 7, .B = 1, .Hq = 4, .Hk = 1, .Lq = 120, .Lk = 500, .Dk = 64, .outs = OUT_ALL_MEAN},
-    {.seed = 8, .B = 2, .Hq = 4, .Hk = 2, .Lq = 100, .Lk = 300, .Dk = 64, .outs = OUT_ALL,
-     .layout = 1, .strides = 1},
-    {.seed = 9, .B = 2, .Hq = 4, .Hk = 2, .Lq = 257, .Lk = 511, .Dk = 17, .softcap = 4,
-     .mask_bool = {.on = 1, .full = 7}, .mask_add = {.on = 1, .full = 4}, .outs = OUT_LSE},
+    {.seed = 8,
+     .B = 2,
+     .Hq = 4,
+     .Hk = 2,
+     .Lq = 100,
+     .Lk = 300,
+     .Dk = 64,
+     .outs = OUT_ALL,
+     .layout = 1,
+     .strides = 1},
+    {.seed = 9,
+     .B = 2,
+     .Hq = 4,
+     .Hk = 2,
+     .Lq = 257,
+     .Lk = 511,
+     .Dk = 17,
+     .softcap = 4,
+     .mask_bool = {.on = 1, .full = 7},
+     .mask_add = {.on = 1, .full = 4},
+     .outs = OUT_LSE},
     {.seed = 10, .B = 1, .Hq = 1, .Lq = 1000, .Lk = 1000, .Dk = 64, .window = true, .left = 255},
     {.seed = 11, .B = 1, .Hq = 1, .Lq = 2, .Lk = 20000, .Dk = 100, .outs = OUT_LSE, .causal = 2},
-    {.seed = 12, .B = 4, .Hq = 3, .Lq = 61, .Lk = 300, .Dk = 96, .strides = 3, .pos = 1, .causal = 1},
+    {.seed = 12,
+     .B = 4,
+     .Hq = 3,
+     .Lq = 61,
+     .Lk = 300,
+     .Dk = 96,
+     .strides = 3,
+     .pos = 1,
+     .causal = 1},
+    {.seed = 13, .Hq = 4, .Hk = 2, .Lq = 300, .Lk = 300, .Dk = 40, .alibi = true, .sinks = true},
+    {.seed = 14,
+     .B = 2,
+     .Hq = 2,
+     .Lq = 200,
+     .Lk = 333,
+     .Dk = 64,
+     .segments = -5,
+     .outs = OUT_ALL},
+    {.seed = 15, .Hq = 4, .Lq = 400, .Lk = 400, .Dk = 32, .chunk = 90, .causal = 2, .softcap = 9},
+    {.seed = 16, .Hq = 8, .Hk = 1, .Lq = 1, .Lk = 7000, .Dk = 72, .sinks = true, .outs = OUT_LSE},
 };
 #define N_KINDS ((int)(sizeof kinds / sizeof *kinds))
 
-static void ok(attn_status status) {
-    assert_int_equal(status, ATTN_OK);
-}
+static void ok(attn_status status) { assert_int_equal(status, ATTN_OK); }
 
 /* Everything that a run wrote, one after the other. */
-static float *all_outputs(struct rig *g, int64_t *n) {
+static float *all_outputs(struct rig *g, int64_t *n)
+{
     float *out = rig_output(g), *all;
     int64_t n_out = test_count(&g->out);
     *n = n_out + g->lse.n;
@@ -59,7 +95,8 @@ static float *all_outputs(struct rig *g, int64_t *n) {
     return all;
 }
 
-static int count_tasks(void) {
+static int count_tasks(void)
+{
     DIR *dir = opendir("/proc/self/task");
     int n = 0;
     if (dir == NULL) return 0;
@@ -68,7 +105,8 @@ static int count_tasks(void) {
     return n;
 }
 
-static void test_bits_do_not_depend_on_threads(void **state) {
+static void test_bits_do_not_depend_on_threads(void **state)
+{
     static const int32_t counts[] = {1, 2, 3, 8, 64};
     (void)state;
     for (int kind = 0; kind < N_KINDS; kind++)
@@ -96,15 +134,28 @@ static void test_bits_do_not_depend_on_threads(void **state) {
     print_message("%d threads at the end\n", count_tasks());
 }
 
-static void test_bits_of_a_layer(void **state) {
+static void test_bits_of_a_layer(void **state)
+{
     static const int32_t counts[] = {1, 2, 3, 8};
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
         float *first = NULL;
         for (int t = 0; t < 4; t++) {
-            struct layer_spec s = {.seed = 5, .row = kind, .B = 2, .Hq = 6, .Hk = 2, .Dk = 32,
-                                   .Dv = 32, .E_q = 192, .E_kv = 192, .E_out = 192, .Lq = 130,
-                                   .Lk = 130, .causal = 1, .bias = 15, .isa = ATTN_ISA_ALL};
+            struct layer_spec s = {.seed = 5,
+                                   .row = kind,
+                                   .B = 2,
+                                   .Hq = 6,
+                                   .Hk = 2,
+                                   .Dk = 32,
+                                   .Dv = 32,
+                                   .E_q = 192,
+                                   .E_kv = 192,
+                                   .E_out = 192,
+                                   .Lq = 130,
+                                   .Lk = 130,
+                                   .causal = 1,
+                                   .bias = 15,
+                                   .isa = ATTN_ISA_ALL};
             struct layer_rig g;
             s.self = kind % 2 == 0;
             s.weights = kind == 3;
@@ -121,7 +172,8 @@ static void test_bits_of_a_layer(void **state) {
 }
 
 /* More than one thread does take part, and the pool is shared: it does not grow with ops. */
-static void test_a_pool_is_there(void **state) {
+static void test_a_pool_is_there(void **state)
+{
     struct rig g;
     (void)state;
     rig_make(&g, &kinds[0]);
@@ -153,23 +205,26 @@ struct caller {
     pthread_t thread;
 };
 
-static void *call_often(void *context) {
+static void *call_often(void *context)
+{
     struct caller *c = context;
     struct rig *g = &c->g;
     const attn_op *op = c->op != NULL ? c->op : g->op;
     for (int n = 0; n < c->runs; n++) {
         gbuf_reset(&g->out.buf);
-        attn_status status = attn_run_args(op, g->s.B, g->s.Lq, g->s.Lk, g->q.at, g->k.at, g->v.at,
-                                           g->out.at, g->args);
+        attn_status status = attn_run_args(op, g->s.B, g->s.Lq, g->s.Lk, g->q.at, g->k.at,
+                                           g->v.at, g->out.at, g->args);
         float *got = test_packed(&g->out);
-        if (status != ATTN_OK || memcmp(got, c->want, (size_t)c->n * sizeof *got) != 0) c->wrong++;
+        if (status != ATTN_OK || memcmp(got, c->want, (size_t)c->n * sizeof *got) != 0)
+            c->wrong++;
         free(got);
     }
     return NULL;
 }
 
 /* What each caller should get, from a run while nobody else runs. */
-static void caller_make(struct caller *c, const struct spec *s, int32_t threads) {
+static void caller_make(struct caller *c, const struct spec *s, int32_t threads)
+{
     memset(c, 0, sizeof *c);
     rig_make(&c->g, s);
     c->g.threads = threads;
@@ -178,7 +233,8 @@ static void caller_make(struct caller *c, const struct spec *s, int32_t threads)
     c->runs = 12;
 }
 
-static void call_at_once(struct caller callers[CALLERS]) {
+static void call_at_once(struct caller callers[CALLERS])
+{
     for (int n = 0; n < CALLERS; n++)
         assert_int_equal(pthread_create(&callers[n].thread, NULL, call_often, &callers[n]), 0);
     for (int n = 0; n < CALLERS; n++) pthread_join(callers[n].thread, NULL);
@@ -191,7 +247,8 @@ static void call_at_once(struct caller callers[CALLERS]) {
 }
 
 /* mistral.rs#1669: scratch shared by concurrent calls. One op each, all kinds of runs. */
-static void test_threads_with_own_ops(void **state) {
+static void test_threads_with_own_ops(void **state)
+{
     (void)state;
     for (int round = 0; round < N_KINDS; round += CALLERS) {
         struct caller callers[CALLERS];
@@ -202,7 +259,8 @@ static void test_threads_with_own_ops(void **state) {
 }
 
 /* One op for all, other lengths in each. */
-static void test_threads_with_one_op(void **state) {
+static void test_threads_with_one_op(void **state)
+{
     static const int64_t lengths[2][CALLERS][2] = {
         {{1, 5000}, {70, 300}, {200, 200}, {3, 40}},
         {{1, 3000}, {1, 800}, {16, 16}, {333, 77}},
@@ -225,7 +283,8 @@ static void test_threads_with_one_op(void **state) {
 /* Trimming while others run is safe. */
 static _Atomic bool stop_trimming;
 
-static void *trim_often(void *context) {
+static void *trim_often(void *context)
+{
     struct caller *c = context;
     while (!atomic_load(&stop_trimming)) {
         if (attn_op_trim(c->g.op) != ATTN_OK) c->wrong++;
@@ -234,7 +293,8 @@ static void *trim_often(void *context) {
     return NULL;
 }
 
-static void test_trim_while_running(void **state) {
+static void test_trim_while_running(void **state)
+{
     struct caller c[2];
     pthread_t trimmer;
     (void)state;
@@ -257,7 +317,8 @@ static void test_trim_while_running(void **state) {
 }
 
 /* One layer for several threads. */
-static void *run_layer(void *context) {
+static void *run_layer(void *context)
+{
     struct layer_rig *g = context;
     float *out = must_alloc((size_t)g->out.n, sizeof *out);
     intptr_t wrong = 0;
@@ -272,9 +333,20 @@ static void *run_layer(void *context) {
     return (void *)wrong;
 }
 
-static void test_threads_with_one_layer(void **state) {
-    struct layer_spec s = {.seed = 5, .Hq = 4, .Hk = 2, .Dk = 32, .Dv = 32, .E_q = 100, .E_kv = 70,
-                           .E_out = 90, .Lq = 150, .Lk = 140, .bias = 15, .threads = 2};
+static void test_threads_with_one_layer(void **state)
+{
+    struct layer_spec s = {.seed = 5,
+                           .Hq = 4,
+                           .Hk = 2,
+                           .Dk = 32,
+                           .Dv = 32,
+                           .E_q = 100,
+                           .E_kv = 70,
+                           .E_out = 90,
+                           .Lq = 150,
+                           .Lk = 140,
+                           .bias = 15,
+                           .threads = 2};
     struct layer_rig g;
     pthread_t threads[CALLERS];
     (void)state;
@@ -290,7 +362,8 @@ static void test_threads_with_one_layer(void **state) {
     layer_free(&g);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits_do_not_depend_on_threads),
         cmocka_unit_test(test_bits_of_a_layer),
