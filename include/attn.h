@@ -83,6 +83,8 @@
  *   gives NaN (0 * NaN).
  * - Keys outside the key range are never read (but an attn_layer projects all
  *   of x_kv).
+ * - Weights are divided by their sum at the end, so |V| times the number of
+ *   keys must stay within a float.
  * - B == 0 or Lq == 0: success once the options fit; nothing is written.
  *
  * Errors
@@ -392,8 +394,8 @@ ATTN_API attn_status attn_args_clear(attn_args *args);
  * (B, H, L, D) whatever the layout. Checked by the run: strides of axes of
  * length <= 1 are ignored; the D stride must be 1; the L stride must be at
  * least the head size; B and H strides of inputs may be anything (0
- * broadcasts, negative goes backwards from the pointer); out must not overlap
- * itself or an input. A view with another inner stride must be copied first.
+ * broadcasts, negative goes backwards from the pointer); those of out must be
+ * positive, and out must not overlap itself or an input. A view with another inner stride must be copied first.
  *
  * @param slot    ATTN_Q, ATTN_K, ATTN_V or ATTN_OUT
  * @param strides four numbers, copied; NULL: packed again
@@ -465,7 +467,8 @@ ATTN_API attn_status attn_args_set_positions(attn_args *args, int64_t batch, con
 
 /**
  * Set ALiBi slopes: adds -slopes[h] * |i + off - j| to the scores, computed in
- * the kernel without a matrix (Press et al., arXiv:2108.12409).
+ * the kernel without a matrix (Press et al., arXiv:2108.12409). The distance is
+ * a float: exact up to 2^24.
  *
  * @param heads  the number of elements, compared with Hq by the run; 0: none
  * @param slopes one finite number a query head, copied; attn_alibi_slopes()

@@ -202,9 +202,12 @@ attn_status attn_merge_sinks(int64_t B, int64_t Hq, int64_t Lq, int64_t Dv, floa
             ATTN_EOVERFLOW);
     TRY(check_rows(rows, Dv, o && lse && sinks));
     const struct kernels *kn = attn_i_kernels(ATTN_ISA_ALL);
-    for (int64_t r = 0; r < rows; r++)
+    for (int64_t r = 0; r < rows; r++) {
+        float far = lse[r] - sinks[r / Lq % Hq]; /* 1 / (1 + exp(-far)) without overflow */
+        float e = expf(far > 0.0f ? -far : far);
         if (lse[r] != -INFINITY) /* an empty row stays 0 */
-            kn->scale_row(Dv, o + r * Dv, 1.0f / (1.0f + expf(sinks[r / Lq % Hq] - lse[r])));
+            kn->scale_row(Dv, o + r * Dv, (far > 0.0f ? 1.0f : e) / (1.0f + e));
+    }
     return ATTN_OK;
 }
 
@@ -254,9 +257,6 @@ attn_status attn_workspace_bytes(const attn_op *op, int64_t B, int64_t Lq, int64
     TRY(attn_i_check_sizes(op, B, Lq, Lk, args, &job, NULL));
     return attn_i_workspace(&job, bytes);
 }
-
-#define TEXT_(x) #x
-#define TEXT(x) TEXT_(x)
 
 const char *attn_version(void)
 {

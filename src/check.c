@@ -137,7 +137,7 @@ static attn_status check_packed_sequences(const struct job *job, struct text *wh
 static attn_status check_ranges(const struct job *job, struct text *why)
 {
     const attn_args *args = job->args;
-    if ((args->key_begin || args->key_end) && args->n_range != job->B)
+    if (args->n_range && args->n_range != job->B)
         FAIL(ATTN_EINVAL, "key ranges of %lld items for B = %lld", LL(args->n_range), LL(job->B));
     if (args->slopes && args->n_slopes != job->op->Hq)
         FAIL(ATTN_EINVAL, "ALiBi slopes of %lld heads for Hq = %lld", LL(args->n_slopes),

@@ -3,6 +3,20 @@
 #include "blas.h"
 #include "job.h"
 
+#include <stdarg.h>
+#include <stdio.h>
+
+void attn_i_say(struct text *text, const char *format, ...)
+{
+    if (!text) return;
+    va_list list;
+    va_start(list, format);
+    size_t room = text->used < text->cap ? text->cap - text->used : 0;
+    int n = vsnprintf(room ? text->at + text->used : NULL, room, format, list);
+    va_end(list);
+    if (n > 0) text->used += (size_t)n;
+}
+
 #define ROWS_COUNTED 4096
 
 /* Pairs that the interval rules of an item let through, of at most ROWS_COUNTED of its queries

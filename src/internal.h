@@ -2,8 +2,8 @@
 /*
  * What all files of libattn share: handles, scratch memory, threads. Read in
  * the order of a call: attn.c (exported, with check.c) -> run.c ->
- * engine_blas.c or engine_decode.c -> softmax.c or decode.c, with plan.c and
- * rules.c beside them. A run is described in job.h, the loops in kernels.h,
+ * engine_blas.c or engine_decode.c -> strip.c -> softmax.c or decode.c, with
+ * plan.c and rules.c beside them. A run is described in job.h, the loops in kernels.h,
  * BLAS in blas.h.
  */
 #ifndef ATTN_INTERNAL_H
@@ -36,6 +36,23 @@ struct text {
     size_t cap, used;
 };
 void attn_i_say(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Say why, and return the status from the function. */
+#define FAIL(code, ...)               \
+    do {                              \
+        attn_i_say(why, __VA_ARGS__); \
+        return (code);                \
+    } while (0)
+
+#define LL(x) ((long long)(x))
+
+/* A thread is not woken for less than this, in nanoseconds of work as estimated at so many
+   operations in one: a wake-up costs 5 to 50 us here. It decides who computes, never what. */
+#define THREAD_WORTH_NS 25e3
+#define FLOPS_PER_NS 100.0
+
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
 
 /* ---------------------------------------------------------- workspace.c */
 

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The table of one instruction set's kernels. Compiled once per set, as they are. */
+#include "internal.h"
 #include "kernel_isa.h"
 #include "vec.h"
-
-#define STRING_(x) #x
-#define STRING(x) STRING_(x)
 
 #if defined(__AVX512F__)
 #define ISA_NEEDED ATTN_ISA_AVX512 /* cpu.c tells it only together with AVX2 */
@@ -16,7 +14,7 @@
 
 extern const struct kernels KERNEL(table);
 const struct kernels KERNEL(table) = {
-    .name = STRING(ATTN_ISA_NAME),
+    .name = TEXT(ATTN_ISA_NAME),
     .isa = ISA_NEEDED,
     .width = W,
     .softmax_rows = KERNEL(softmax_rows),

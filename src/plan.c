@@ -32,9 +32,6 @@
 #define BLOCK_ROWS 960
 #define BLOCK_ROWS_MIN 240
 
-/* A thread is not woken for less than this, in nanoseconds of estimated work. */
-#define THREAD_WORTH_NS 25e3
-
 static bool is_causal(const struct job *job) { return job->op->causal != ATTN_CAUSAL_NONE; }
 
 /* Largest strip and tile of the small-matrix path; false when D is too large for it. */
@@ -154,7 +151,7 @@ static void carve_cut(const struct job *job, const struct cut *cut, int64_t head
     scratch->s = attn_i_carve(c, (few ? rows : cut->strip_rows) * lds, sizeof(float));
     scratch->kt = attn_i_carve(c, cut->path == PATH_TILES ? op->Dk * lds : 0, sizeof(float));
     int64_t Dv = round_up(op->Dv, LANES_MAX);
-    scratch->v_copy = attn_i_carve(c, cut->tile_keys * Dv, sizeof(float));
+    scratch->v_copy = attn_i_carve(c, min64(cut->tile_keys, job->Lk) * Dv, sizeof(float));
     scratch->o_tile =
         attn_i_carve(c, attn_i_pads_values(op, cut) ? cut->strip_rows * Dv : 0, sizeof(float));
     scratch->m = attn_i_carve(c, rows, sizeof(float));
@@ -234,7 +231,7 @@ static double work_ns(const struct job *job)
         keys /= B;
     double flops = 2.0 * (double)op->Hq * queries * keys * size;
     double bytes = 4.0 * B * (double)op->Hk * keys * size;
-    return fmax(flops / 100.0, bytes / 20.0); /* 100 GF/s, 20 GB/s */
+    return fmax(flops / FLOPS_PER_NS, bytes / 20.0); /* 20 GB/s */
 }
 
 static int32_t count_threads(const struct job *job, const struct plan *plan)

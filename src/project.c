@@ -141,12 +141,9 @@ static void project_task(void *context, int32_t worker, int64_t task)
     attn_i_blas_thread_leave(saved);
 }
 
-/* Time that is worth waking a thread for, as in plan.c, at 100 GF/s. */
-#define THREAD_WORTH_FLOPS 2.5e6
-
 static int32_t project_threads(const attn_op *op, double rows, double E, double N)
 {
-    double worth = 2.0 * rows * E * N / THREAD_WORTH_FLOPS;
+    double worth = 2.0 * rows * E * N / FLOPS_PER_NS / THREAD_WORTH_NS;
     return worth < 1.0 ? 1 : worth < op->threads ? (int32_t)worth : op->threads;
 }
 

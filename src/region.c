@@ -2,20 +2,6 @@
 /* Extents, strides and overlaps of tensors in memory. */
 #include "region.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
-void attn_i_say(struct text *text, const char *format, ...)
-{
-    if (!text) return;
-    va_list list;
-    va_start(list, format);
-    size_t room = text->used < text->cap ? text->cap - text->used : 0;
-    int n = vsnprintf(room ? text->at + text->used : NULL, room, format, list);
-    va_end(list);
-    if (n > 0) text->used += (size_t)n;
-}
-
 attn_status attn_i_region_extent(struct region *r, struct text *why)
 {
     r->lo = 0;
@@ -45,21 +31,30 @@ static bool hulls_meet(const struct region *a, const struct region *b)
     return a->at && b->at && a->lo < a->hi && b->lo < b->hi && a0 < b1 && b0 < a1;
 }
 
+/* The same elements, counted from the lowest one by strides that are not negative. */
+static struct region upward(const struct region *r)
+{
+    struct region up = *r;
+    up.at += r->lo * (int64_t)r->element;
+    for (int a = 0; a < 4; a++)
+        if (up.stride[a] < 0) up.stride[a] = -up.stride[a];
+    return up;
+}
+
 /* Elements that r touches of every `period`, from its pointer on; -1 if it is not periodic. */
 static int64_t inner_extent(const struct region *r, int64_t period)
 {
     int64_t extent = 1;
     for (int a = 0; a < 4; a++) {
         if (r->len[a] <= 1 || r->stride[a] % period == 0) continue;
-        if (r->stride[a] < 0 || r->stride[a] > period) return -1;
+        if (r->stride[a] > period) return -1;
         extent += (r->len[a] - 1) * r->stride[a];
     }
     return extent;
 }
 
-/* Two tensors that interleave, like q and out in one packed (B, L, 4, H, D) buffer, have hulls
-   that meet but no element in common: seen modulo a common stride, they lie side by side. */
-static bool interleave(const struct region *a, const struct region *b)
+/* Seen modulo a stride of a, do the two lie side by side? */
+static bool interleave_on(const struct region *a, const struct region *b)
 {
     intptr_t bytes = (intptr_t)((uintptr_t)b->at - (uintptr_t)a->at);
     for (int axis = 0; axis < 3; axis++) {
@@ -71,6 +66,14 @@ static bool interleave(const struct region *a, const struct region *b)
         if (ea >= 0 && eb >= 0 && shift >= ea && shift + eb <= period) return true;
     }
     return false;
+}
+
+/* Two tensors that interleave, like q and out in one packed (B, L, 4, H, D) buffer, have hulls
+   that meet but no element in common. */
+static bool interleave(const struct region *a, const struct region *b)
+{
+    struct region ua = upward(a), ub = upward(b);
+    return interleave_on(&ua, &ub) || interleave_on(&ub, &ua);
 }
 
 bool attn_i_overlap(const struct region *a, const struct region *b)

@@ -5,15 +5,6 @@
 
 #include "job.h"
 
-/* Say why, and return the status from the function. */
-#define FAIL(code, ...)               \
-    do {                              \
-        attn_i_say(why, __VA_ARGS__); \
-        return (code);                \
-    } while (0)
-
-#define LL(x) ((long long)(x))
-
 /* What a tensor touches, in elements from its pointer, and its axes (B, H, L, D). */
 struct region {
     const char *name;

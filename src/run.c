@@ -194,12 +194,21 @@ static void finish_mean(const struct block *blk)
     }
 }
 
-/* A sink is one more logit in the denominator; an empty row stays empty. If it overflows, every
-   weight is below 2^-126. */
-static void add_sink(int64_t rows, const float *m, float *l, float sink)
+/* A sink is one more logit in the denominator, and may be the largest; an empty row stays empty. */
+static void add_sink(const struct block *blk, float sink, float *o, float *m, float *l)
 {
-    for (int64_t i = 0; i < rows; i++)
-        if (l[i] != 0.0f) l[i] += expf(sink - m[i]);
+    const attn_op *op = blk->job->op;
+    for (int64_t i = 0; i < blk->nq; i++) {
+        if (l[i] == 0.0f) continue;
+        if (sink > m[i]) {
+            float c = expf(m[i] - sink);
+            op->kernels->scale_row(op->Dv, o + i * blk->o_row, c);
+            l[i] = l[i] * c + 1.0f;
+            m[i] = sink;
+        } else {
+            l[i] += expf(sink - m[i]);
+        }
+    }
 }
 
 static void store_lse(const struct block *blk, int64_t g, const float *m, const float *l)
@@ -218,9 +227,9 @@ static void finish_block(const struct block *blk)
     for (int64_t g = 0; g < blk->heads; g++) {
         float *m = blk->m + g * blk->nq, *l = blk->l + g * blk->nq;
         if (job->args->lse) store_lse(blk, g, m, l);
-        if (job->args->sinks) add_sink(blk->nq, m, l, job->args->sinks[blk->h0 + g]);
-        job->op->kernels->finish_rows(blk->nq, job->op->Dv, blk->o + g * blk->o_head, blk->o_row,
-                                      l);
+        float *o = blk->o + g * blk->o_head;
+        if (job->args->sinks) add_sink(blk, job->args->sinks[blk->h0 + g], o, m, l);
+        job->op->kernels->finish_rows(blk->nq, job->op->Dv, o, blk->o_row, l);
         for (int64_t i = 0; i < blk->nq && scores; i++) finish_scores(blk, g, i);
     }
     if (scores) finish_mean(blk);

@@ -74,6 +74,8 @@ INLINE vf vexp(vf x)
 {
     const float magic = 0x1.8p23f, log2e = 0x1.715476p0f;
     const float ln2_hi = 0.693359375f, ln2_lo = -2.12194440e-4f;
+    vi under = x < -87.33654f; /* -126 ln2; false for NaN */
+    x = (vf)((vi)x & ~under);  /* no arithmetic with -inf: it would raise FE_INVALID */
     vf t = x * log2e + magic;
     vf n = t - magic;
     vf r = x - n * ln2_hi;
@@ -85,7 +87,6 @@ INLINE vf vexp(vf x)
     p = p * r + 1.0f;
     p = p * r + 1.0f;
     vf two_n = (vf)(((vu)t + 127) << 23);
-    vi under = x < -87.33654f; /* -126 ln2; false for NaN */
     return (vf)((vi)(p * two_n) & ~under);
 }
 
