@@ -287,11 +287,93 @@ static void test_mask_dims(void **state)
     }
 }
 
+/* A sink far above every score: weights fall to 0 by degrees, and values hold their own. */
+static void test_sink_above_the_scores(void **state)
+{
+    static const struct {
+        float sink, v;
+    } rows[] = {{88.5f, 1e30f}, {89, 1e30f}, {100, 1e38f}, {90, INFINITY}, {-90, INFINITY}};
+    const float zero = 0;
+    attn_op *op;
+    attn_args *args;
+    (void)state;
+    ok(attn_op_create(&op, 1, 1, 1, 1));
+    ok(attn_args_create(&args));
+    for (int n = 0; n < 5; n++) {
+        float out = 7, weight = 7, lse = 0, merged = rows[n].v;
+        double want = (double)rows[n].v / (1 + exp((double)rows[n].sink));
+        ok(attn_args_set_sinks(args, 1, &rows[n].sink));
+        ok(attn_args_set_weights(args, &weight));
+        ok(attn_run_args(op, 1, 1, 1, &zero, &zero, &rows[n].v, &out, args));
+        ok(attn_merge_sinks(1, 1, 1, 1, &merged, &lse, &rows[n].sink));
+        /* factors below 2^-126 have fewer digits; those of rows[2] are 2^-19 of that */
+        assert_true(ref_close(want, fabs(want) * (rows[n].sink > 99 ? 0.1 : 1e-4), out));
+        assert_true(ref_close(want, fabs(want) * (rows[n].sink > 99 ? 0.1 : 1e-4), merged));
+        assert_true(ref_close(1 / (1 + exp((double)rows[n].sink)), 0x1p-126, weight) ||
+                    rows[n].sink < 0);
+    }
+    attn_args_destroy(args);
+    attn_op_destroy(op);
+}
+
+/* Ranges for no item but the wrong count are refused, too. */
+static void test_count_of_empty_ranges(void **state)
+{
+    const float x = 1;
+    float out;
+    attn_op *op;
+    attn_args *args;
+    (void)state;
+    ok(attn_op_create(&op, 1, 1, 1, 1));
+    ok(attn_args_create(&args));
+    ok(attn_args_set_key_range(args, 7, NULL, NULL));
+    bad(attn_run_args(op, 1, 1, 1, &x, &x, &x, &out, args));
+    ok(attn_args_set_key_range(args, 0, NULL, NULL));
+    ok(attn_run_args(op, 1, 1, 1, &x, &x, &x, &out, args));
+    attn_args_destroy(args);
+    attn_op_destroy(op);
+}
+
+/* q, k, v and out in one (B, L, 4, H, D) buffer share no element: with one query, too, and with
+   heads counted backwards. */
+static void test_interleaved_in_one_buffer(void **state)
+{
+    enum { B = 2, L = 5, H = 2, D = 3 };
+    const int64_t strides[4] = {L * 4 * H * D, D, 4 * H * D, 1}, back[4] = {L * 24, -D, 24, 1};
+    struct gbuf x;
+    attn_op *op;
+    attn_args *args;
+    (void)state;
+    gbuf_make(&x, B * L * 4 * H * D, 0);
+    memset(x.p, 0, (size_t)x.n * sizeof *x.p);
+    ok(attn_op_create(&op, H, H, D, D));
+    for (int backwards = 0; backwards < 2; backwards++)
+        for (int64_t Lq = 1; Lq <= L; Lq++) {
+            float *first = x.p + (L - Lq) * 24; /* the last queries */
+            ok(attn_args_create(&args));
+            for (int slot = ATTN_Q; slot <= ATTN_OUT; slot++)
+                ok(attn_args_set_strides(args, slot,
+                                         backwards && slot == ATTN_Q ? back : strides));
+            ok(attn_run_args(op, B, Lq, L, first + (backwards ? D : 0), x.p + 6, x.p + 12,
+                             first + 18, args));
+            bad(attn_run_args(op, B, Lq, L, first, x.p + 6, x.p + 12, first + 14, args));
+            attn_args_destroy(args);
+        }
+    assert_true(gbuf_intact(&x));
+    attn_op_destroy(op);
+    gbuf_free(&x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_setters),   cmocka_unit_test(test_refused_runs),
-        cmocka_unit_test(test_slopes),    cmocka_unit_test(test_merge_sinks),
+        cmocka_unit_test(test_setters),
+        cmocka_unit_test(test_refused_runs),
+        cmocka_unit_test(test_slopes),
+        cmocka_unit_test(test_merge_sinks),
+        cmocka_unit_test(test_sink_above_the_scores),
+        cmocka_unit_test(test_count_of_empty_ranges),
+        cmocka_unit_test(test_interleaved_in_one_buffer),
         cmocka_unit_test(test_mask_dims),
     };
     return cmocka_run_group_tests_name("options", tests, NULL, NULL);
