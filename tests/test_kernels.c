@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "whitebox.h"
+#include "each_isa.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -18,7 +18,6 @@
 
 #define N_MAX 70
 
-static const struct kernels *kn;
 static const uint32_t nan_bits[] = {0x7fc00001, 0xffc12345, 0x7fa00001};
 
 /* n floats whose end touches an unreadable page. */
@@ -246,31 +245,6 @@ static void test_finish_scale_merge(void **state)
     }
 }
 
-/* ---------------------------------------------------------------- tables */
-
-static int choose_base(void **state)
-{
-    (void)state;
-    kn = attn_i_kernels(ATTN_ISA_BASE);
-    return 0;
-}
-
-static int choose_avx2(void **state)
-{
-    (void)state;
-    kn = attn_i_kernels(rig_isas()[1]);
-    return 0;
-}
-
-static int choose_best(void **state)
-{
-    int n = 0;
-    (void)state;
-    while (rig_isas()[n + 1] >= 0) n++;
-    kn = attn_i_kernels(rig_isas()[n]);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -278,7 +252,5 @@ int main(void)
         cmocka_unit_test(test_softmax_rows),        cmocka_unit_test(test_softmax_keeps_nan),
         cmocka_unit_test(test_weights_row),         cmocka_unit_test(test_finish_scale_merge),
     };
-    return cmocka_run_group_tests_name("kernels, base", tests, choose_base, NULL) +
-           cmocka_run_group_tests_name("kernels, avx2", tests, choose_avx2, NULL) +
-           cmocka_run_group_tests_name("kernels, best", tests, choose_best, NULL);
+    return RUN_ON_EACH_ISA("kernels", tests);
 }
