@@ -80,7 +80,7 @@
  * - NaN or +inf in a visible score makes that row NaN, and no other row.
  * - NaN or Inf in K or V at a key that a row does not see never reaches that
  *   row. A visible key whose weight underflows to 0 and whose V holds NaN
- *   gives NaN (0 * NaN).
+ *   gives NaN (0 * NaN); one whose V holds Inf gives NaN or that Inf.
  * - Keys outside the key range are never read (but an attn_layer projects all
  *   of x_kv).
  * - Weights are divided by their sum at the end, so |V| times the number of
