@@ -83,9 +83,10 @@ attn_status attn_layer_project(const attn_layer *layer, int32_t which, int64_t B
     TRY(attn_i_check_project(sizes, w->E, x, y, y_strides, &p.to[0].y));
     if (B == 0 || L == 0) return ATTN_OK;
     p.tile_floats = tile_floats(layer);
-    struct scratch *block = attn_i_scratch_take(
-        attn_i_scratch_of(&layer->op),
-        ((size_t)layer->op.threads * p.tile_floats) * sizeof(float) + WORKSPACE_ALIGN);
+    int64_t n_threads = min64(layer->op.threads, attn_i_matrix_tasks(w, B * L));
+    struct scratch *block =
+        attn_i_scratch_take(attn_i_scratch_of(&layer->op),
+                            (size_t)n_threads * p.tile_floats * sizeof(float) + WORKSPACE_ALIGN);
     REQUIRE(block, ATTN_ENOMEM);
     p.tiles = attn_i_align(block->memory);
     bool small = attn_i_blas_small_path();
@@ -136,7 +137,10 @@ static void carve(const attn_layer *layer, const struct job *job, size_t attenti
     m->k = attn_i_carve(c, tokens_k, (size_t)op->Dk * rows_k);
     m->v = attn_i_carve(c, tokens_k, (size_t)op->Dv * rows_k);
     m->o = attn_i_carve(c, layer->w[ATTN_W_O].panels ? tokens_q : 0, (size_t)op->Dv * rows_q);
-    m->tiles = attn_i_carve(c, op->threads, tile_floats(layer) * sizeof(float));
+    int64_t tasks = 0;
+    for (int i = 0; i < 4; i++)
+        tasks += min64(op->threads, attn_i_matrix_tasks(&layer->w[i], max64(tokens_q, tokens_k)));
+    m->tiles = attn_i_carve(c, min64(op->threads, tasks), tile_floats(layer) * sizeof(float));
     m->attention = attn_i_carve(c, 1, attention_bytes);
 }
 

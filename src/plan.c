@@ -343,6 +343,7 @@ attn_status attn_i_workspace(const struct job *job, size_t *bytes)
     bool mean = attn_i_mean_stages(job->args) > 0;
     int64_t heads = mean ? 1 : G;
     struct cut many = tile_shape(job);
+    int64_t most_blocks = ceil_div(job->Lq, many.strip_rows) + 1; /* of an item, on average */
     many.block_strips = strips_in(&many, heads, max64(BLOCK_ROWS, op->tiles.block_queries * G));
     many.strip_rows = min64(many.strip_rows, job->Lq);
     size_t many_bytes = cut_bytes(job, &many, heads);
@@ -355,7 +356,7 @@ attn_status attn_i_workspace(const struct job *job, size_t *bytes)
     struct shared shared;
     int64_t slots = most_slots(job);
     carve_slots(job, slots > 1 ? slots : 0, heads * few.strip_rows, &c, &shared);
-    double tasks = (double)job->B * (double)op->Hk * ((double)job->Lq + (double)slots);
+    double tasks = (double)job->B * (double)op->Hk * (double)most_blocks + (double)slots;
     *bytes = total_bytes(many_bytes > few_bytes ? many_bytes : few_bytes, c.used,
                          tasks < op->threads ? (int64_t)tasks : op->threads);
     return *bytes >= WORKSPACE_TOO_LARGE ? ATTN_EOVERFLOW : ATTN_OK;

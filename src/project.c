@@ -147,14 +147,21 @@ static int32_t project_threads(const attn_op *op, double rows, double E, double 
     return worth < 1.0 ? 1 : worth < op->threads ? (int32_t)worth : op->threads;
 }
 
+int64_t attn_i_matrix_tasks(const struct matrix *w, int64_t rows)
+{
+    int64_t tasks; /* sizes that nobody has memory for come here, too, to be counted */
+    return __builtin_mul_overflow(panel_count(w), ceil_div(rows, TASK_ROWS), &tasks) ? INT32_MAX
+                                                                                     : tasks;
+}
+
 void attn_i_project(struct projecting *p)
 {
-    int64_t panels = 0, N = 0;
-    p->row_blocks = ceil_div(p->B * p->L, TASK_ROWS);
+    int64_t rows = p->B * p->L, tasks = 0, N = 0;
+    p->row_blocks = ceil_div(rows, TASK_ROWS);
     for (int32_t i = 0; i < p->n; i++) {
-        panels += panel_count(p->to[i].w);
+        tasks += attn_i_matrix_tasks(p->to[i].w, rows);
         N += p->to[i].w->N;
     }
-    int32_t n_threads = project_threads(p->op, (double)(p->B * p->L), (double)p->E, (double)N);
-    attn_i_parallel(n_threads, panels * p->row_blocks, project_task, p);
+    int32_t n_threads = project_threads(p->op, (double)rows, (double)p->E, (double)N);
+    attn_i_parallel((int32_t)min64(n_threads, tasks), tasks, project_task, p);
 }

@@ -20,6 +20,8 @@ void attn_i_matrix_shape(struct matrix *w, int64_t E, int64_t H, int64_t D);
 attn_status attn_i_matrix_set(struct matrix *w, const float *from, int64_t by_k, int64_t by_n,
                               const float *bias);
 void attn_i_matrix_clear(struct matrix *w);
+/* Tasks of a projection of so many rows of x: no more threads than that are of use. */
+int64_t attn_i_matrix_tasks(const struct matrix *w, int64_t rows);
 /* Floats that one thread needs to project by this matrix. */
 int64_t attn_i_matrix_tile(const struct matrix *w);
 
