@@ -59,7 +59,7 @@ static struct strip head_strip(const struct block *blk, const struct kv_tile *kv
 static enum sight tile_sight(const struct block *blk, const struct kv_tile *kv)
 {
     bool all = true, none = true;
-    for (int64_t g = 0; g < blk->heads; g++) {
+    for (int64_t g = 0; g < blk->heads && (all || none); g++) {
         struct strip t = head_strip(blk, kv, g, SEES_SOME);
         enum sight sight = attn_i_strip_sight(blk->job, &blk->item, &t);
         all = all && sight == SEES_ALL;

@@ -51,8 +51,8 @@ static void describe_cut(const struct job *job, const struct cut *cut, struct te
         [PATH_DECODE] = "few queries by vector kernels"};
     if (cut->strip_rows == 0) /* no item of this kind */
         return;
-    attn_i_say(text, "path: %s; engine: blas; kernels: %s; ", paths[cut->path],
-               job->op->kernels->name);
+    attn_i_say(text, "path: %s; engine: %s; kernels: %s; ", paths[cut->path],
+               job->op->engine == ATTN_ENGINE_BLAS ? "blas" : "vector", job->op->kernels->name);
     attn_i_say(text, "strips of %lld queries, tiles of %lld keys, %lld part%s of the keys; ",
                (long long)cut->strip_rows, (long long)cut->tile_keys, (long long)cut->n_parts,
                cut->n_parts == 1 ? "" : "s");

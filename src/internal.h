@@ -157,6 +157,6 @@ int32_t attn_i_cpu_count(void);
    caller's among them as worker 0; worker < n_threads. Returns when all are done. */
 typedef void (*attn_i_task)(void *context, int32_t worker, int64_t task);
 void attn_i_parallel(int32_t n_threads, int64_t n_tasks, attn_i_task fn, void *context);
-void attn_i_fork_init(void); /* register the fork handlers, once */
+void attn_i_fork_init(void); /* register the fork handlers, once; every op is made after it */
 
 #endif

@@ -155,7 +155,6 @@ void attn_i_parallel(int32_t n_threads, int64_t n_tasks, attn_i_task fn, void *c
         for (int64_t task = 0; task < n_tasks; task++) fn(context, 0, task);
         return;
     }
-    attn_i_fork_init();
     struct team team = {.fn = fn, .context = context, .n_tasks = n_tasks, .room = n_threads - 1};
     post(&team);
     do_tasks(&team, 0);
