@@ -102,7 +102,6 @@ static bool attend_tile(const struct block *blk, const struct kv_tile *kv, bool 
         score_product(blk, kv, blk->scratch->s, round_up(blk->cut->tile_keys, LANES_MAX));
     p.next = kv->v;
     p.ld_next = kv->ldv;
-    p.D_next = job->op->Dv;
     job->op->kernels->dot_rows(&p);
     for (int64_t g = 0; g < blk->heads; g++) {
         struct strip t = head_strip(blk, kv, g, sight);
@@ -112,7 +111,6 @@ static bool attend_tile(const struct block *blk, const struct kv_tile *kv, bool 
     p.first = first;
     p.next = more ? kv->k + kv->count * kv->ldk : NULL;
     p.ld_next = kv->ldk;
-    p.D_next = job->op->Dk;
     add_values(blk, kv, &p, sight);
     return true;
 }

@@ -29,7 +29,7 @@ struct few_rows {
     const float *x;        /* keys (or values): [keys][ldx] */
     int64_t ldx;
     const float *next; /* what is read after this: prefetched with stride ld_next */
-    int64_t ld_next, D_next;
+    int64_t ld_next;
     float scale; /* dot_rows: s = scale * (q . k) */
     bool first;  /* add_rows: o = p v, not o += p v */
     float *s;    /* [rows][lds]: scores or weights */

@@ -60,7 +60,6 @@ static void few_make(struct few *f, struct rng *rng, int64_t rows, int64_t keys,
     if (rng_chance(rng, 0.5)) { /* prefetching may run past the end of what it fetches */
         f->in.next = f->x_pages.p;
         f->in.ld_next = ldx + 64;
-        f->in.D_next = D + 64;
     }
 }
 
