@@ -10,13 +10,12 @@
 #include "kernel_isa.h"
 #include "vec.h"
 
-/* Into L2: the other of K and V comes while this one is in use, one line for each vector that is
-   multiplied. Beyond the caches this decides the speed: without it half; all lines of a few rows
-   at once instead, 0.7 to 0.8 for groups of four heads (32/8 x 4096 and 32768 x 128, Zen 4). */
-INLINE void prefetch(const struct few_rows *t, int64_t j, int64_t d)
+/* The other of K and V comes while this one is in use, a line for each vector that is multiplied.
+   Beyond the caches this decides the speed: without it half; all lines of a few rows at once
+   instead, 0.7 to 0.8 for groups of four heads (32/8 x 4096 and 32768 x 128, Zen 4). */
+INLINE void prefetch_next(const struct few_rows *t, int64_t j, int64_t d)
 {
-    __builtin_prefetch(
-        (const void *)((uintptr_t)t->next + (size_t)(j * t->ld_next + d) * sizeof(float)), 0, 2);
+    prefetch(t->next, j * t->ld_next + d);
 }
 
 /*
@@ -41,7 +40,7 @@ INLINE void dots(int nr, const struct few_rows *t, int64_t r0, int64_t j0)
         UNROLL for (int k = 0; k < nk; k++)
         {
             vf v = load(x[k] + d);
-            if (ahead) prefetch(t, j0 + k, d);
+            if (ahead) prefetch_next(t, j0 + k, d);
             UNROLL for (int r = 0; r < nr; r++) acc[r * nk + k] += v * y[r];
         }
     }
@@ -91,7 +90,7 @@ INLINE void sum_values(int nr, int nv, const struct few_rows *t, int64_t r0, int
         UNROLL for (int i = 0; i < nv; i++)
         {
             vf v = load(x + i * W);
-            if (ahead) prefetch(t, j, d + i * W);
+            if (ahead) prefetch_next(t, j, d + i * W);
             UNROLL for (int r = 0; r < nr; r++) acc[r][i] += v * s[r * t->lds + j];
         }
     }

@@ -44,6 +44,20 @@ INLINE vf load(const float *p) { return *(const vf_any *)p; }
 INLINE void store(float *p, vf x) { *(vf_any *)p = x; }
 INLINE vf splat(float x) { return (vf){0} + x; }
 
+/* 0, 1, 2, ... */
+INLINE vi lanes(void)
+{
+    vi lane;
+    UNROLL for (int i = 0; i < W; i++) lane[i] = i;
+    return lane;
+}
+
+/* The cache line of p[at] into L2. It need not exist: no pointer is formed, nothing faults. */
+INLINE void prefetch(const float *p, int64_t at)
+{
+    __builtin_prefetch((const void *)((uintptr_t)p + (size_t)at * sizeof *p), 0, 2);
+}
+
 /* The first n < W lanes; the others are 0 and never read from memory. */
 INLINE vf load_n(const float *p, int64_t n)
 {
