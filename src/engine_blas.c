@@ -118,8 +118,7 @@ static void value_product(const struct block *blk, const struct kv_tile *kv,
 /* Strip s of head h0 + g against a tile. */
 static void attend_strip(const struct block *blk, struct tile_state *tile, int64_t g, int64_t s)
 {
-    int64_t i0 = strip_start(blk->item.Lq, blk->n_strips, s);
-    int64_t i1 = strip_start(blk->item.Lq, blk->n_strips, s + 1);
+    int64_t i0 = s * blk->strip_rows, i1 = min64(i0 + blk->strip_rows, blk->item.Lq);
     struct span all = {tile->kv.j0, tile->kv.j0 + tile->kv.count};
     struct span keys = span_and(attn_i_rows_span(blk->job, &blk->item, i0, i1), all);
     if (keys.lo >= keys.hi) return;

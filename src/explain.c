@@ -26,7 +26,7 @@ static double visible_pairs(const struct job *job, const struct item *it)
     int64_t rows = min64(it->Lq, ROWS_COUNTED);
     double pairs = 0.0;
     for (int64_t r = 0; r < rows; r++) {
-        struct span keys = attn_i_row_span(job, it, strip_start(it->Lq, rows, r));
+        struct span keys = attn_i_row_span(job, it, it->Lq / rows * r + min64(r, it->Lq % rows));
         if (keys.lo < keys.hi) pairs += (double)(keys.hi - keys.lo);
     }
     return rows ? pairs * (double)it->Lq / (double)rows : 0.0;

@@ -80,7 +80,7 @@ void attn_i_apply_rules(const struct job *job, const struct item *it, const stru
 /* How the queries and keys of an item are cut. */
 struct cut {
     int32_t path;         /* PATH_TILES, PATH_DECODE or PATH_TILES_NT */
-    int64_t strip_rows;   /* queries in a strip, at most; strips share them evenly */
+    int64_t strip_rows;   /* queries in a strip, at most */
     int64_t tile_keys;    /* keys in a tile; tiles are counted from an item's first key */
     int64_t block_strips; /* strips in one unit of work */
     int64_t part_keys;    /* keys in one part, a multiple of tile_keys */
@@ -104,10 +104,12 @@ const struct cut *attn_i_cut(const struct job *job, const struct plan *plan, int
 /* Blocks of an item of Lq queries; 0 of none. */
 int64_t attn_i_item_blocks(const struct job *job, const struct plan *plan, int64_t Lq);
 
-/* First query of strip n of a plan for Lq queries. */
-static inline int64_t strip_start(int64_t Lq, int64_t n_strips, int64_t n)
+/* Queries in each strip but the last of an item of Lq > 0: about even shares, but whole register
+   tiles of the products where there is a choice. */
+static inline int64_t strip_height(const struct cut *cut, int64_t Lq)
 {
-    return Lq / n_strips * n + min64(n, Lq % n_strips);
+    int64_t share = ceil_div(Lq, ceil_div(Lq, cut->strip_rows));
+    return min64(round_up(share, 4), cut->strip_rows);
 }
 
 /* The scratch of one thread. */
@@ -154,7 +156,7 @@ struct block {
     const struct cut *cut;
     struct item item;
     int64_t b, hk, h0, heads;
-    int64_t n_strips; /* of the item */
+    int64_t strip_rows; /* queries in each strip but the last of the item */
     int64_t s0, s1, i0, nq;
     struct span keys; /* the part; strips look at their own span of it */
     bool first_part;

@@ -18,32 +18,35 @@
 #define PART_KEYS_MIN 512
 #define TASKS_ENOUGH 32
 
-/* Strips of 60 x 256 keep both products within SMALL_PRODUCT at D = 64 and S in L2; measured
-   best of 30, 48, 60, 96 rows (design.md 5; Zen 4). Causal strips of 30 waste less on the
-   diagonal. */
+/* A strip of scores stays in L1 between its two products and the softmax: 16 rows of 448 keys, or
+   up to 60 of fewer. Measured against 60 x 256 (30 x 256 causal), both within SMALL_PRODUCT, Zen 4:
+   causal x1.03 to 1.09, dense x1.01 to 1.04, 4 x 197 x 64 x1.06 (with whole register tiles); 8 to
+   48 rows and 192 to 512 keys lie between; 512, a power of two, loses to its own stride. */
+#define STRIP_SCORES (16 * 448)
 #define STRIP_ROWS 60
-#define STRIP_ROWS_CAUSAL 30
-#define TILE_KEYS 256
+#define STRIP_ROWS_MIN 16
+#define TILE_KEYS 448
 #define TILE_KEYS_MIN 64
 /* Without the small path BLAS packs both operands of each call: larger tiles. */
 #define STRIP_ROWS_NT 256
 #define STRIP_ROWS_NT_CAUSAL 128
+#define TILE_KEYS_NT 256
 /* Query rows of all heads of a block: what shares one transposed key tile. */
 #define BLOCK_ROWS 960
 #define BLOCK_ROWS_MIN 240
 
 static bool is_causal(const struct job *job) { return job->op->causal != ATTN_CAUSAL_NONE; }
 
-/* Largest strip and tile of the small-matrix path; false when D is too large for it. */
-static bool small_shape(const struct job *job, int64_t *rows, int64_t *keys)
+/* Strips and tiles of the small-matrix path against up to Lk keys; false when D is too large for
+   it. Small strips waste less on the diagonal of a causal rule, and cost more calls. */
+static bool small_shape(const struct job *job, int64_t Lk, int64_t *rows, int64_t *keys)
 {
     int64_t D = max64(job->op->Dk, round_up(job->op->Dv, LANES_MAX));
-    *rows = is_causal(job) ? STRIP_ROWS_CAUSAL : STRIP_ROWS;
-    *keys = min64(TILE_KEYS, SMALL_PRODUCT / (*rows * D) / LANES_MAX * LANES_MAX);
-    if (*keys < 2 * TILE_KEYS_MIN) {
-        *rows = STRIP_ROWS / 2;
-        *keys = min64(TILE_KEYS, SMALL_PRODUCT / (*rows * D) / LANES_MAX * LANES_MAX);
-    }
+    *keys = min64(TILE_KEYS, SMALL_PRODUCT / (STRIP_ROWS_MIN * D) / LANES_MAX * LANES_MAX);
+    int64_t used = max64(1, min64(*keys, round_up(Lk, LANES_MAX)));
+    *rows = min64(STRIP_SCORES / used, SMALL_PRODUCT / (used * D));
+    *rows = max64(STRIP_ROWS_MIN, min64(*rows / 4 * 4, STRIP_ROWS));
+    if (is_causal(job)) *rows = STRIP_ROWS_MIN;
     return *keys >= TILE_KEYS_MIN;
 }
 
@@ -52,16 +55,16 @@ static int64_t forced(int64_t by_test, int64_t by_plan)
     return by_test > 0 ? by_test : by_plan;
 }
 
-/* Largest strips and tiles of the tile path for this op. */
-static struct cut tile_shape(const struct job *job)
+/* Largest strips and tiles of the tile path for this op and up to Lk keys. */
+static struct cut tile_shape(const struct job *job, int64_t Lk)
 {
     const struct tiles *t = &job->op->tiles;
     int64_t rows, keys;
-    bool small = small_shape(job, &rows, &keys) && attn_i_blas_small_path();
+    bool small = small_shape(job, Lk, &rows, &keys) && attn_i_blas_small_path();
     if (t->path) small = t->path == PATH_TILES;
     if (!small) {
         rows = is_causal(job) ? STRIP_ROWS_NT_CAUSAL : STRIP_ROWS_NT;
-        keys = TILE_KEYS;
+        keys = TILE_KEYS_NT;
     }
     struct cut cut = {
         .path = small ? PATH_TILES : PATH_TILES_NT,
@@ -79,11 +82,11 @@ static int64_t strips_in(const struct cut *cut, int64_t heads, int64_t rows)
     return max64(1, rows / (cut->strip_rows * heads));
 }
 
-/* For items of up to Lq queries. */
-static struct cut cut_many(const struct job *job, int64_t heads, int64_t Lq)
+/* For items of up to Lq queries and Lk keys. */
+static struct cut cut_many(const struct job *job, int64_t heads, int64_t Lq, int64_t Lk)
 {
     const attn_op *op = job->op;
-    struct cut cut = tile_shape(job);
+    struct cut cut = tile_shape(job, Lk);
     int64_t rows = BLOCK_ROWS, units = job->B * op->Hk, n_strips = ceil_div(Lq, cut.strip_rows);
     while (rows > BLOCK_ROWS_MIN &&
            units * ceil_div(n_strips, strips_in(&cut, heads, rows)) < TASKS_ENOUGH)
@@ -294,7 +297,7 @@ attn_status attn_i_plan(const struct job *job, struct plan *plan)
     p.few.n_parts = 1;
     p.small_products = true;
     if (most.Lq_many > 0) {
-        p.many = cut_many(job, p.heads, most.Lq_many);
+        p.many = cut_many(job, p.heads, most.Lq_many, most.Lk);
         if (mean) p.many.block_strips = 1;
         bool raw = args->scores[ATTN_STAGE_RAW] || args->scores[ATTN_STAGE_CAPPED];
         p.small_products = p.many.path == PATH_TILES && !raw && attn_i_blas_small_path();
@@ -342,10 +345,12 @@ attn_status attn_i_workspace(const struct job *job, size_t *bytes)
     int64_t G = op->Hq / op->Hk;
     bool mean = attn_i_mean_stages(job->args) > 0;
     int64_t heads = mean ? 1 : G;
-    struct cut many = tile_shape(job);
+    struct cut many = tile_shape(job, job->Lk);
+    if (many.path == PATH_TILES) /* few rows make many strips */
+        many.strip_rows = forced(op->tiles.strip_rows, STRIP_ROWS_MIN);
     int64_t most_blocks = ceil_div(job->Lq, many.strip_rows) + 1; /* of an item, on average */
     many.block_strips = strips_in(&many, heads, max64(BLOCK_ROWS, op->tiles.block_queries * G));
-    many.strip_rows = min64(many.strip_rows, job->Lq);
+    many.strip_rows = min64(tile_shape(job, 1).strip_rows, job->Lq);
     size_t many_bytes = cut_bytes(job, &many, heads);
 
     int64_t Lq = min64(job->Lq, max64(1, DECODE_ROWS / G));

@@ -46,8 +46,9 @@ static struct block block_of(const struct run *run, const struct cut *cut, const
                              struct unit u, struct thread_scratch *scratch)
 {
     const struct job *job = run->job;
-    int64_t n_strips = cut->path == PATH_DECODE ? 1 : ceil_div(it->Lq, cut->strip_rows);
-    int64_t s0 = u.n * cut->block_strips, s1 = min64(s0 + cut->block_strips, n_strips);
+    int64_t rows = strip_height(cut, it->Lq);
+    int64_t s0 = u.n * cut->block_strips;
+    int64_t s1 = min64(s0 + cut->block_strips, ceil_div(it->Lq, rows));
     struct block blk = {
         .job = job,
         .cut = cut,
@@ -56,17 +57,17 @@ static struct block block_of(const struct run *run, const struct cut *cut, const
         .hk = u.h0 / (job->op->Hq / job->op->Hk),
         .h0 = u.h0,
         .heads = run->plan->heads,
-        .n_strips = n_strips,
+        .strip_rows = rows,
         .s0 = s0,
         .s1 = s1,
-        .i0 = strip_start(it->Lq, n_strips, s0),
+        .i0 = s0 * rows,
         .o_head = job->out.sh,
         .o_row = job->out.sl,
         .m = scratch->m,
         .l = scratch->l,
         .scratch = scratch,
     };
-    blk.nq = strip_start(it->Lq, n_strips, s1) - blk.i0;
+    blk.nq = min64(s1 * rows, it->Lq) - blk.i0;
     blk.o =
         job->out.data + u.b * job->out.sb + u.h0 * job->out.sh + (it->q0 + blk.i0) * job->out.sl;
     point_at_scores(&blk);
