@@ -18,43 +18,31 @@ INLINE void prefetch_next(const struct few_rows *t, int64_t j, int64_t d)
     prefetch(t->next, j * t->ld_next + d);
 }
 
-/*
- * s[r][j] = scale * sum_d q[r][d] x[j][d] for nr rows by W / nr keys: W partial
- * sums in W registers (or nearly), reduced together by sums(). Keys past the
- * last are read as the last and their results dropped.
- */
-INLINE void dots(int nr, const struct few_rows *t, int64_t r0, int64_t j0)
+/* The last D % W floats of a row of D >= W as the upper lanes of a vector: memcpy of a variable
+   size is a call. */
+INLINE vf load_end(const float *row, int64_t D)
 {
-    const int nk = W / nr;
-    vf acc[W];
-    const float *x[W], *q[4];
-    UNROLL for (int k = 0; k < nk; k++) x[k] =
+    return (vf)((vi)load(row + D - W) & (lanes() >= (int32_t)(W - D % W)));
+}
+
+struct operands {
+    const float *x[W], *q[4]; /* nk keys, nr rows; those past the last are the last once more */
+};
+
+INLINE struct operands point(int nr, int nk, const struct few_rows *t, int64_t r0, int64_t j0)
+{
+    struct operands at;
+    UNROLL for (int k = 0; k < nk; k++) at.x[k] =
         t->x + (j0 + k < t->keys ? j0 + k : t->keys - 1) * t->ldx;
-    UNROLL for (int r = 0; r < nr; r++) q[r] = t->q[r0 + r < t->rows ? r0 + r : t->rows - 1];
-    UNROLL for (int i = 0; i < W; i++) acc[i] = splat(0.0f);
-    bool ahead = t->next && r0 == 0;
-    int64_t d = 0;
-    for (; d + W <= t->D; d += W) {
-        vf y[4];
-        UNROLL for (int r = 0; r < nr; r++) y[r] = load(q[r] + d);
-        UNROLL for (int k = 0; k < nk; k++)
-        {
-            vf v = load(x[k] + d);
-            if (ahead) prefetch_next(t, j0 + k, d);
-            UNROLL for (int r = 0; r < nr; r++) acc[r * nk + k] += v * y[r];
-        }
-    }
-    if (d < t->D) {
-        vf y[4];
-        UNROLL for (int r = 0; r < nr; r++) y[r] = load_n(q[r] + d, t->D - d);
-        UNROLL for (int k = 0; k < nk; k++)
-        {
-            vf v = load_n(x[k] + d, t->D - d);
-            UNROLL for (int r = 0; r < nr; r++) acc[r * nk + k] += v * y[r];
-        }
-    }
+    UNROLL for (int r = 0; r < nr; r++) at.q[r] = t->q[r0 + r < t->rows ? r0 + r : t->rows - 1];
+    return at;
+}
+
+/* Scores of nr rows by nk keys, as sums() leaves them. */
+INLINE void store_scores(int nr, int nk, const struct few_rows *t, int64_t r0, int64_t j0, vf s)
+{
     float lane[W];
-    store(lane, sums(acc) * t->scale);
+    store(lane, s * t->scale);
     int64_t n = t->keys - j0 < nk ? t->keys - j0 : nk;
     for (int r = 0; r < nr && r0 + r < t->rows; r++) {
         float *to = t->s + (r0 + r) * t->lds + j0;
@@ -65,17 +53,67 @@ INLINE void dots(int nr, const struct few_rows *t, int64_t r0, int64_t j0)
     }
 }
 
+/*
+ * s[r][j] = scale * sum_d q[r][d] x[j][d] for nr rows by nk = W / nr keys and
+ * D >= W: W partial sums in W registers (or nearly), reduced together by sums().
+ */
+INLINE void dots(int nr, const struct few_rows *t, int64_t r0, int64_t j0)
+{
+    const int nk = W / nr;
+    const struct operands at = point(nr, nk, t, r0, j0);
+    vf acc[W], y[4];
+    UNROLL for (int i = 0; i < W; i++) acc[i] = splat(0.0f);
+    bool ahead = t->next && r0 == 0;
+    int64_t d = 0;
+    for (; d + W <= t->D; d += W) {
+        UNROLL for (int r = 0; r < nr; r++) y[r] = load(at.q[r] + d);
+        UNROLL for (int k = 0; k < nk; k++)
+        {
+            vf v = load(at.x[k] + d);
+            if (ahead) prefetch_next(t, j0 + k, d);
+            UNROLL for (int r = 0; r < nr; r++) acc[r * nk + k] += v * y[r];
+        }
+    }
+    if (d < t->D) {
+        UNROLL for (int r = 0; r < nr; r++) y[r] = load_end(at.q[r], t->D);
+        UNROLL for (int k = 0; k < nk; k++)
+        {
+            vf v = load_end(at.x[k], t->D);
+            UNROLL for (int r = 0; r < nr; r++) acc[r * nk + k] += v * y[r];
+        }
+    }
+    store_scores(nr, nk, t, r0, j0, sums(acc));
+}
+
+/* The same for D < W. */
+INLINE void dots_narrow(int nr, const struct few_rows *t, int64_t r0, int64_t j0)
+{
+    const int nk = W / nr;
+    const struct operands at = point(nr, nk, t, r0, j0);
+    vf acc[W] = {{0}};
+    for (int k = 0; k < nk && j0 + k < t->keys; k++)
+        for (int r = 0; r < nr && r0 + r < t->rows; r++)
+            acc[r * nk + k] = load_n(at.x[k], t->D) * load_n(at.q[r], t->D);
+    store_scores(nr, nk, t, r0, j0, sums(acc));
+}
+
+INLINE void dot_group(int nr, const struct few_rows *t, int64_t j0)
+{
+    for (int64_t r = 0; r < t->rows; r += nr)
+        if (t->D < W)
+            dots_narrow(nr, t, r, j0);
+        else
+            dots(nr, t, r, j0);
+}
+
 void KERNEL(dot_rows)(const struct few_rows *t)
 {
-    int64_t step = t->rows == 1 ? W : t->rows == 2 ? W / 2 : W / 4;
-    for (int64_t j = 0; j < t->keys; j += step) {
-        if (t->rows == 1)
-            dots(1, t, 0, j);
-        else if (t->rows == 2)
-            dots(2, t, 0, j);
-        else
-            for (int64_t r = 0; r < t->rows; r += 4) dots(4, t, r, j);
-    }
+    if (t->rows == 1)
+        for (int64_t j = 0; j < t->keys; j += W) dot_group(1, t, j);
+    else if (t->rows == 2)
+        for (int64_t j = 0; j < t->keys; j += W / 2) dot_group(2, t, j);
+    else
+        for (int64_t j = 0; j < t->keys; j += W / 4) dot_group(4, t, j);
 }
 
 /* o[r][d .. d + nv * W) (+)= sum_j s[r][j] x[j][d ..], nr rows */
@@ -98,14 +136,31 @@ INLINE void sum_values(int nr, int nv, const struct few_rows *t, int64_t r0, int
         store(t->o[r0 + r] + d + i * W, acc[r][i]);
 }
 
-/* The last D % W columns of one row. */
-INLINE void sum_values_tail(const struct few_rows *t, int64_t r, int64_t d)
+/* The last D % W columns, of D >= W, as the upper lanes of a vector. */
+INLINE void sum_values_end(int nr, const struct few_rows *t, int64_t r0)
 {
-    int64_t n = t->D - d;
-    vf acc = t->first ? splat(0.0f) : load_n(t->o[r] + d, n);
+    const vi end = lanes() >= (int32_t)(W - t->D % W);
+    vf acc[4];
+    UNROLL for (int r = 0; r < nr; r++) acc[r] =
+        t->first ? splat(0.0f) : load_end(t->o[r0 + r], t->D);
+    for (int64_t j = 0; j < t->keys; j++) {
+        vf v = load_end(t->x + j * t->ldx, t->D);
+        UNROLL for (int r = 0; r < nr; r++) acc[r] += v * t->s[(r0 + r) * t->lds + j];
+    }
+    UNROLL for (int r = 0; r < nr; r++)
+    {
+        float *o = t->o[r0 + r] + t->D - W;
+        store(o, sel(end, acc[r], load(o)));
+    }
+}
+
+/* All of a row of D < W. */
+INLINE void sum_values_narrow(const struct few_rows *t, int64_t r)
+{
+    vf acc = t->first ? splat(0.0f) : load_n(t->o[r], t->D);
     for (int64_t j = 0; j < t->keys; j++)
-        acc += load_n(t->x + j * t->ldx + d, n) * t->s[r * t->lds + j];
-    store_n(t->o[r] + d, acc, n);
+        acc += load_n(t->x + j * t->ldx, t->D) * t->s[r * t->lds + j];
+    store_n(t->o[r], acc, t->D);
 }
 
 /* nr * nv accumulators: 16 of 32 registers, or 8 of 16, but at most 8 for a row. */
@@ -119,8 +174,10 @@ INLINE void sum_rows(int nr, const struct few_rows *t, int64_t r0)
     for (; d + nv * W <= t->D; d += nv * W) sum_values(nr, nv, t, r0, d, ahead);
     for (; d + 4 * W <= t->D && nv > 4; d += 4 * W) sum_values(nr, 4, t, r0, d, ahead);
     for (; d + W <= t->D; d += W) sum_values(nr, 1, t, r0, d, ahead);
-    if (d < t->D)
-        for (int r = 0; r < nr; r++) sum_values_tail(t, r0 + r, d);
+    if (t->D < W)
+        for (int r = 0; r < nr; r++) sum_values_narrow(t, r0 + r);
+    else if (d < t->D)
+        sum_values_end(nr, t, r0);
 }
 
 void KERNEL(add_rows)(const struct few_rows *t)
