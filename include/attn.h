@@ -172,7 +172,7 @@ enum {
 /** What forms the two products: for attn_op_set_engine(). */
 enum {
     ATTN_ENGINE_BLAS = 0,  /**< cblas_sgemm, the default */
-    ATTN_ENGINE_VECTOR = 1 /**< tiles of our own; ATTN_EUNSUPPORTED in this version */
+    ATTN_ENGINE_VECTOR = 1 /**< tiles of our own, without BLAS */
 };
 
 /** Instruction sets, bits of a mask: for attn_op_set_isa(). */

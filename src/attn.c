@@ -109,7 +109,7 @@ attn_status attn_op_set_layout(attn_op *op, int32_t layout)
 attn_status attn_op_set_engine(attn_op *op, int32_t engine)
 {
     REQUIRE(op, ATTN_EINVAL);
-    REQUIRE(engine == ATTN_ENGINE_BLAS, ATTN_EUNSUPPORTED);
+    REQUIRE(engine == ATTN_ENGINE_BLAS || engine == ATTN_ENGINE_VECTOR, ATTN_EUNSUPPORTED);
     op->engine = engine;
     return ATTN_OK;
 }

@@ -10,12 +10,15 @@
 #include "kernel_isa.h"
 #include "vec.h"
 
-/* The other of K and V comes while this one is in use, a line for each vector that is multiplied.
-   Beyond the caches this decides the speed: without it half; all lines of a few rows at once
-   instead, 0.7 to 0.8 for groups of four heads (32/8 x 4096 and 32768 x 128, Zen 4). */
-INLINE void prefetch_next(const struct few_rows *t, int64_t j, int64_t d)
+/* A row is fetched into L2 so many floats before it is read: without it, beyond the caches, half
+   the speed; the other of K and V instead, one tile ahead: 0.8 to 0.9 (Zen 4; 8 to 32 KiB are
+   alike). As a distance in memory, so that the address costs no instruction. The first rows fetch
+   for all; for the others the distance is 0 and not a condition: with a branch between a product
+   and its sum they would not become one instruction, and bits depend on the rows beside. */
+#define AHEAD 4096
+INLINE int64_t fetch_distance(const struct few_rows *t, int64_t r0)
 {
-    prefetch(t->next, j * t->ld_next + d);
+    return r0 == 0 ? (AHEAD / t->D + 1) * t->ldx : 0;
 }
 
 /* The last D % W floats of a row of D >= W as the upper lanes of a vector: memcpy of a variable
@@ -25,25 +28,16 @@ INLINE vf load_end(const float *row, int64_t D)
     return (vf)((vi)load(row + D - W) & (lanes() >= (int32_t)(W - D % W)));
 }
 
-struct operands {
-    const float *x[W], *q[4]; /* nk keys, nr rows; those past the last are the last once more */
-};
+/* Vectors of a query that are held at once when there is one: 2 of 1, 2, 4, 8 best in cache (Zen 4). */
+#define DOT_VECTORS 2
 
-INLINE struct operands point(int nr, int nk, const struct few_rows *t, int64_t r0, int64_t j0)
+/* Scores of nr rows by nk keys from j0, of which n are there, as sums() leaves them. */
+INLINE void store_scores(int nr, const struct few_rows *t, int64_t r0, int64_t j0, int64_t n,
+                         vf s)
 {
-    struct operands at;
-    UNROLL for (int k = 0; k < nk; k++) at.x[k] =
-        t->x + (j0 + k < t->keys ? j0 + k : t->keys - 1) * t->ldx;
-    UNROLL for (int r = 0; r < nr; r++) at.q[r] = t->q[r0 + r < t->rows ? r0 + r : t->rows - 1];
-    return at;
-}
-
-/* Scores of nr rows by nk keys, as sums() leaves them. */
-INLINE void store_scores(int nr, int nk, const struct few_rows *t, int64_t r0, int64_t j0, vf s)
-{
+    const int nk = W / nr;
     float lane[W];
     store(lane, s * t->scale);
-    int64_t n = t->keys - j0 < nk ? t->keys - j0 : nk;
     for (int r = 0; r < nr && r0 + r < t->rows; r++) {
         float *to = t->s + (r0 + r) * t->lds + j0;
         if (n == nk)
@@ -53,87 +47,122 @@ INLINE void store_scores(int nr, int nk, const struct few_rows *t, int64_t r0, i
     }
 }
 
+/* acc[r][k] += q[r] x[k] over nd vectors: key after key in memory, as prefetching likes it, as far
+   as there are registers for the queries. */
+INLINE void dot_columns(int nr, int nd, vf *acc, const float *const *q, const float *x,
+                        int64_t ldx, int64_t d, int64_t ahead)
+{
+    const int nk = W / nr;
+    vf y[4][DOT_VECTORS];
+    UNROLL for (int r = 0; r < nr; r++) UNROLL for (int i = 0; i < nd; i++) y[r][i] =
+        load(q[r] + d + i * W);
+    x += d;
+    UNROLL for (int k = 0; k < nk; k++, x += ldx) UNROLL for (int i = 0; i < nd; i++)
+    {
+        vf v = load(x + i * W);
+        prefetch(x, ahead + i * W);
+        UNROLL for (int r = 0; r < nr; r++) acc[r * nk + k] += v * y[r][i];
+    }
+}
+
 /*
- * s[r][j] = scale * sum_d q[r][d] x[j][d] for nr rows by nk = W / nr keys and
- * D >= W: W partial sums in W registers (or nearly), reduced together by sums().
+ * s[r][j] = scale * sum_d q[r][d] x[j][d] for nr rows (those past the last are
+ * the last once more) by nk = W / nr keys and D >= W: W partial sums in W
+ * registers, reduced together by sums().
+ *
+ * No branch stands between a product and its sum: they would not become one
+ * instruction, and the bits of a row depend on how many are taken together.
  */
 INLINE void dots(int nr, const struct few_rows *t, int64_t r0, int64_t j0)
 {
-    const int nk = W / nr;
-    const struct operands at = point(nr, nk, t, r0, j0);
-    vf acc[W], y[4];
+    const int nk = W / nr, nd = nr == 1 ? DOT_VECTORS : 1;
+    const float *q[4], *x = t->x + j0 * t->ldx;
+    vf acc[W];
+    UNROLL for (int r = 0; r < nr; r++) q[r] = t->q[r0 + r < t->rows ? r0 + r : t->rows - 1];
     UNROLL for (int i = 0; i < W; i++) acc[i] = splat(0.0f);
-    bool ahead = t->next && r0 == 0;
-    int64_t d = 0;
-    for (; d + W <= t->D; d += W) {
-        UNROLL for (int r = 0; r < nr; r++) y[r] = load(at.q[r] + d);
-        UNROLL for (int k = 0; k < nk; k++)
-        {
-            vf v = load(at.x[k] + d);
-            if (ahead) prefetch_next(t, j0 + k, d);
-            UNROLL for (int r = 0; r < nr; r++) acc[r * nk + k] += v * y[r];
-        }
-    }
+    int64_t d = 0, ahead = fetch_distance(t, r0);
+    for (; d + nd * W <= t->D; d += nd * W) dot_columns(nr, nd, acc, q, x, t->ldx, d, ahead);
+    for (; d + W <= t->D; d += W) dot_columns(nr, 1, acc, q, x, t->ldx, d, ahead);
     if (d < t->D) {
-        UNROLL for (int r = 0; r < nr; r++) y[r] = load_end(at.q[r], t->D);
-        UNROLL for (int k = 0; k < nk; k++)
+        vf y[4];
+        UNROLL for (int r = 0; r < nr; r++) y[r] = load_end(q[r], t->D);
+        UNROLL for (int k = 0; k < nk; k++, x += t->ldx)
         {
-            vf v = load_end(at.x[k], t->D);
+            vf v = load_end(x, t->D);
             UNROLL for (int r = 0; r < nr; r++) acc[r * nk + k] += v * y[r];
         }
     }
-    store_scores(nr, nk, t, r0, j0, sums(acc));
+    store_scores(nr, t, r0, j0, nk, sums(acc));
 }
 
-/* The same for D < W. */
-INLINE void dots_narrow(int nr, const struct few_rows *t, int64_t r0, int64_t j0)
+/* One product of a row and a key, before sums(). */
+INLINE vf dot_one(const float *q, const float *x, int64_t D)
+{
+    if (D < W) return load_n(x, D) * load_n(q, D);
+    vf acc = splat(0.0f);
+    int64_t d = 0;
+    for (; d + W <= D; d += W) acc += load(x + d) * load(q + d);
+    if (d < D) acc += load_end(x, D) * load_end(q, D);
+    return acc;
+}
+
+/* The same for fewer keys than nk, or D < W. */
+INLINE void dots_one_by_one(int nr, const struct few_rows *t, int64_t r0, int64_t j0)
 {
     const int nk = W / nr;
-    const struct operands at = point(nr, nk, t, r0, j0);
+    int64_t n = t->keys - j0 < nk ? t->keys - j0 : nk;
     vf acc[W] = {{0}};
-    for (int k = 0; k < nk && j0 + k < t->keys; k++)
+    for (int k = 0; k < n; k++)
         for (int r = 0; r < nr && r0 + r < t->rows; r++)
-            acc[r * nk + k] = load_n(at.x[k], t->D) * load_n(at.q[r], t->D);
-    store_scores(nr, nk, t, r0, j0, sums(acc));
+            acc[r * nk + k] = dot_one(t->q[r0 + r], t->x + (j0 + k) * t->ldx, t->D);
+    store_scores(nr, t, r0, j0, n, sums(acc));
 }
 
-INLINE void dot_group(int nr, const struct few_rows *t, int64_t j0)
+/* All keys, nk at a time; the last group may overlap the one before. */
+INLINE void dot_keys(int nr, const struct few_rows *t)
 {
-    for (int64_t r = 0; r < t->rows; r += nr)
-        if (t->D < W)
-            dots_narrow(nr, t, r, j0);
-        else
-            dots(nr, t, r, j0);
+    const int nk = W / nr;
+    bool groups = t->D >= W && t->keys >= nk;
+    for (int64_t j = 0; j < t->keys; j += nk)
+        for (int64_t r = 0; r < t->rows; r += nr)
+            if (groups)
+                dots(nr, t, r, j + nk <= t->keys ? j : t->keys - nk);
+            else
+                dots_one_by_one(nr, t, r, j);
 }
 
 void KERNEL(dot_rows)(const struct few_rows *t)
 {
     if (t->rows == 1)
-        for (int64_t j = 0; j < t->keys; j += W) dot_group(1, t, j);
+        dot_keys(1, t);
     else if (t->rows == 2)
-        for (int64_t j = 0; j < t->keys; j += W / 2) dot_group(2, t, j);
+        dot_keys(2, t);
     else
-        for (int64_t j = 0; j < t->keys; j += W / 4) dot_group(4, t, j);
+        dot_keys(4, t);
 }
 
-/* o[r][d .. d + nv * W) (+)= sum_j s[r][j] x[j][d ..], nr rows */
+/* o[r][d .. d + nv * W) (+)= sum_j s[r][j] x[j][d ..], nr rows. A tile is summed up by itself:
+   rounding then grows with the tile and the number of tiles, and not with the keys. */
 INLINE void sum_values(int nr, int nv, const struct few_rows *t, int64_t r0, int64_t d,
-                       bool ahead)
+                       int64_t ahead)
 {
     vf acc[4][8];
     UNROLL for (int r = 0; r < nr; r++) UNROLL for (int i = 0; i < nv; i++) acc[r][i] =
-        t->first ? splat(0.0f) : load(t->o[r0 + r] + d + i * W);
+        splat(0.0f);
     const float *x = t->x + d, *s = t->s + r0 * t->lds;
     for (int64_t j = 0; j < t->keys; j++, x += t->ldx) {
         UNROLL for (int i = 0; i < nv; i++)
         {
             vf v = load(x + i * W);
-            if (ahead) prefetch_next(t, j, d + i * W);
+            prefetch(x, ahead + i * W);
             UNROLL for (int r = 0; r < nr; r++) acc[r][i] += v * s[r * t->lds + j];
         }
     }
     UNROLL for (int r = 0; r < nr; r++) UNROLL for (int i = 0; i < nv; i++)
-        store(t->o[r0 + r] + d + i * W, acc[r][i]);
+    {
+        float *o = t->o[r0 + r] + d + i * W;
+        store(o, t->first ? acc[r][i] : load(o) + acc[r][i]);
+    }
 }
 
 /* The last D % W columns, of D >= W, as the upper lanes of a vector. */
@@ -141,8 +170,7 @@ INLINE void sum_values_end(int nr, const struct few_rows *t, int64_t r0)
 {
     const vi end = lanes() >= (int32_t)(W - t->D % W);
     vf acc[4];
-    UNROLL for (int r = 0; r < nr; r++) acc[r] =
-        t->first ? splat(0.0f) : load_end(t->o[r0 + r], t->D);
+    UNROLL for (int r = 0; r < nr; r++) acc[r] = splat(0.0f);
     for (int64_t j = 0; j < t->keys; j++) {
         vf v = load_end(t->x + j * t->ldx, t->D);
         UNROLL for (int r = 0; r < nr; r++) acc[r] += v * t->s[(r0 + r) * t->lds + j];
@@ -150,17 +178,17 @@ INLINE void sum_values_end(int nr, const struct few_rows *t, int64_t r0)
     UNROLL for (int r = 0; r < nr; r++)
     {
         float *o = t->o[r0 + r] + t->D - W;
-        store(o, sel(end, acc[r], load(o)));
+        store(o, sel(end, t->first ? acc[r] : load(o) + acc[r], load(o)));
     }
 }
 
 /* All of a row of D < W. */
 INLINE void sum_values_narrow(const struct few_rows *t, int64_t r)
 {
-    vf acc = t->first ? splat(0.0f) : load_n(t->o[r], t->D);
+    vf acc = splat(0.0f);
     for (int64_t j = 0; j < t->keys; j++)
         acc += load_n(t->x + j * t->ldx, t->D) * t->s[r * t->lds + j];
-    store_n(t->o[r], acc, t->D);
+    store_n(t->o[r], t->first ? acc : load_n(t->o[r], t->D) + acc, t->D);
 }
 
 /* nr * nv accumulators: 16 of 32 registers, or 8 of 16, but at most 8 for a row. */
@@ -170,7 +198,7 @@ INLINE void sum_rows(int nr, const struct few_rows *t, int64_t r0)
 {
     const int nv = ACCUMULATORS / nr < 8 ? ACCUMULATORS / nr : 8;
     int64_t d = 0;
-    bool ahead = t->next && r0 == 0;
+    int64_t ahead = fetch_distance(t, r0);
     for (; d + nv * W <= t->D; d += nv * W) sum_values(nr, nv, t, r0, d, ahead);
     for (; d + 4 * W <= t->D && nv > 4; d += 4 * W) sum_values(nr, 4, t, r0, d, ahead);
     for (; d + W <= t->D; d += W) sum_values(nr, 1, t, r0, d, ahead);

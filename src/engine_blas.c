@@ -11,22 +11,12 @@
 #include "blas.h"
 #include "job.h"
 
-enum finiteness { UNKNOWN, FINITE, NOT_FINITE };
-enum copied { NOTHING, AS_IS, WITHOUT_NAN };
-
-struct tile_state {
-    struct kv_tile kv;   /* the tile */
-    struct kv_tile copy; /* its values in scratch */
-    enum copied copied;
-    enum finiteness values;
-};
-
 static int64_t tile_ld(const struct block *blk)
 {
     return round_up(blk->cut->tile_keys, LANES_MAX);
 }
 
-static void score_product(const struct block *blk, const struct tile_state *tile,
+static void score_product(const struct block *blk, const struct kv_state *tile,
                           const struct strip *t)
 {
     const attn_op *op = blk->job->op;
@@ -52,31 +42,6 @@ static void score_product(const struct block *blk, const struct tile_state *tile
         p.b_transposed = true;
     }
     attn_i_sgemm(&p);
-}
-
-/* 0 * NaN is NaN: values that are not finite must not meet rows that do not see their key. */
-static bool has_nan(const struct block *blk, struct tile_state *tile)
-{
-    if (tile->values == UNKNOWN)
-        tile->values = attn_i_values_finite(blk, &tile->kv) ? FINITE : NOT_FINITE;
-    return tile->values == NOT_FINITE;
-}
-
-/* The values as a strip needs them: in place, or as a copy made at most once for strips that
-   need the same. */
-static const struct kv_tile *values_for(const struct block *blk, struct tile_state *tile,
-                                        bool without_nan)
-{
-    bool pad = attn_i_pads_values(blk->job->op, blk->cut);
-    enum copied want = without_nan ? WITHOUT_NAN : pad ? AS_IS : NOTHING;
-    if (want == NOTHING) return &tile->kv;
-    if (tile->copied != want) {
-        int64_t Dv = blk->job->op->Dv;
-        tile->copy =
-            attn_i_copy_values(blk, &tile->kv, pad ? round_up(Dv, LANES_MAX) : Dv, without_nan);
-        tile->copied = want;
-    }
-    return &tile->copy;
 }
 
 /* o = p v, or o += p v. Where the columns of V would make the small-matrix kernels call malloc
@@ -116,7 +81,7 @@ static void value_product(const struct block *blk, const struct kv_tile *kv,
 }
 
 /* Strip s of head h0 + g against a tile. */
-static void attend_strip(const struct block *blk, struct tile_state *tile, int64_t g, int64_t s)
+static void attend_strip(const struct block *blk, struct kv_state *tile, int64_t g, int64_t s)
 {
     int64_t i0 = s * blk->strip_rows, i1 = min64(i0 + blk->strip_rows, blk->item.Lq);
     struct span all = {tile->kv.j0, tile->kv.j0 + tile->kv.count};
@@ -145,9 +110,12 @@ static void attend_strip(const struct block *blk, struct tile_state *tile, int64
 
     score_product(blk, tile, &t);
     attn_i_strip_softmax(blk, &t, g * blk->nq + i0 - blk->i0, *started ? o : NULL);
-    bool repair = t.sight != SEES_ALL && has_nan(blk, tile);
-    value_product(blk, values_for(blk, tile, repair), &t, o, !*started);
-    if (repair) attn_i_strip_repair(blk, &t, &tile->kv, o);
+    bool repair = t.sight != SEES_ALL && attn_i_has_nan(blk, tile);
+    value_product(blk, attn_i_values_for(blk, tile, repair), &t, o, !*started);
+    if (repair) {
+        struct grid weights = {t.s, t.lds, 1}, out = {o, blk->o_row, 1};
+        attn_i_strip_repair(blk, &t, &tile->kv, &weights, &out);
+    }
     *started = 1;
 }
 
@@ -201,10 +169,7 @@ void attn_i_blas_attend(const struct block *blk)
     if (keys.lo >= keys.hi) return;
     int64_t skipped = (keys.lo - blk->keys.lo) / tile_keys;
     for (int64_t j = blk->keys.lo + skipped * tile_keys; j < keys.hi; j += tile_keys) {
-        struct tile_state tile = {
-            .kv = attn_i_kv_tile(blk, j, min64(tile_keys, keys.hi - j)),
-            .values = UNKNOWN,
-        };
+        struct kv_state tile = {.kv = attn_i_kv_tile(blk, j, min64(tile_keys, keys.hi - j))};
         prepare_keys(blk, &tile.kv);
         for (int64_t s = 0; s < strips; s++)
             attend_strip(blk, &tile, s / (blk->s1 - blk->s0), blk->s0 + s % (blk->s1 - blk->s0));

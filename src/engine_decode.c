@@ -1,37 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * One query block of few queries: all rows of all heads of a kv head together,
- * by the vector products of decode.c, so that K and V are read once. What comes
- * next in memory is prefetched: the tile's values while its keys are in use,
- * the next tile's keys while its values are.
+ * by the vector products of decode.c, so that K and V are read once.
  */
 #include "job.h"
 
-/* Row pointers of q and of the block's output. */
-static void point_at_rows(const struct block *blk)
+static struct few_rows score_product(const struct block *blk, const struct kv_tile *kv)
 {
-    for (int64_t g = 0; g < blk->heads; g++)
-        for (int64_t i = 0; i < blk->nq; i++) {
-            int64_t r = g * blk->nq + i;
-            blk->scratch->q_rows[r] = attn_i_queries(blk, g, blk->i0 + i);
-            blk->scratch->o_rows[r] = blk->o + g * blk->o_head + i * blk->o_row;
-        }
-}
-
-static struct few_rows score_product(const struct block *blk, const struct kv_tile *kv, float *s,
-                                     int64_t lds)
-{
-    const attn_op *op = blk->job->op;
     struct few_rows p = {
         .rows = blk->heads * blk->nq,
         .keys = kv->count,
-        .D = op->Dk,
+        .D = blk->job->op->Dk,
         .q = blk->scratch->q_rows,
         .x = kv->k,
         .ldx = kv->ldk,
-        .scale = attn_i_alpha(op),
-        .s = s,
-        .lds = lds,
+        .scale = attn_i_alpha(blk->job->op),
+        .s = blk->scratch->s,
+        .lds = round_up(blk->cut->tile_keys, LANES_MAX),
     };
     return p;
 }
@@ -82,12 +67,14 @@ static void add_values(const struct block *blk, const struct kv_tile *kv, struct
     kn->add_rows(p);
     for (int64_t g = 0; g < blk->heads && copy; g++) {
         struct strip t = head_strip(blk, kv, g, sight);
-        attn_i_strip_repair(blk, &t, kv, blk->scratch->o_rows[g * blk->nq]);
+        struct grid weights = {t.s, t.lds, 1};
+        struct grid o = {blk->scratch->o_rows[g * blk->nq], blk->o_row, 1};
+        attn_i_strip_repair(blk, &t, kv, &weights, &o);
     }
 }
 
-/* more: another tile follows in memory. Returns false when nothing was to be seen. */
-static bool attend_tile(const struct block *blk, const struct kv_tile *kv, bool first, bool more)
+/* Returns false when nothing was to be seen. */
+static bool attend_tile(const struct block *blk, const struct kv_tile *kv, bool first)
 {
     const struct job *job = blk->job;
     enum sight sight = tile_sight(blk, kv);
@@ -98,10 +85,7 @@ static bool attend_tile(const struct block *blk, const struct kv_tile *kv, bool 
         }
         return false;
     }
-    struct few_rows p =
-        score_product(blk, kv, blk->scratch->s, round_up(blk->cut->tile_keys, LANES_MAX));
-    p.next = kv->v;
-    p.ld_next = kv->ldv;
+    struct few_rows p = score_product(blk, kv);
     job->op->kernels->dot_rows(&p);
     for (int64_t g = 0; g < blk->heads; g++) {
         struct strip t = head_strip(blk, kv, g, sight);
@@ -109,26 +93,8 @@ static bool attend_tile(const struct block *blk, const struct kv_tile *kv, bool 
                              first ? NULL : blk->scratch->o_rows[g * blk->nq]);
     }
     p.first = first;
-    p.next = more ? kv->k + kv->count * kv->ldk : NULL;
-    p.ld_next = kv->ldk;
     add_values(blk, kv, &p, sight);
     return true;
-}
-
-/* As in engine_blas.c. */
-static void raw_scores(const struct block *blk)
-{
-    int64_t begin = blk->item.begin, n = blk->item.range_end - begin;
-    if (n <= 0) return;
-    struct kv_tile kv = attn_i_kv_tile(blk, begin, n);
-    for (int64_t r = 0; r < blk->heads * blk->nq; r++) {
-        struct few_rows p =
-            score_product(blk, &kv, attn_i_raw_scores(blk, r / blk->nq, r % blk->nq) + begin, 0);
-        p.rows = 1;
-        p.q += r;
-        blk->job->op->kernels->dot_rows(&p);
-    }
-    attn_i_finish_raw(blk);
 }
 
 void attn_i_decode_attend(const struct block *blk)
@@ -136,14 +102,14 @@ void attn_i_decode_attend(const struct block *blk)
     int64_t tile_keys = blk->cut->tile_keys;
     struct span keys = attn_i_rows_span(blk->job, &blk->item, blk->i0, blk->i0 + blk->nq);
     keys = span_and(keys, blk->keys);
-    point_at_rows(blk);
-    if (attn_i_raw_scores(blk, 0, 0) && blk->first_part) raw_scores(blk);
+    attn_i_point_at_rows(blk);
+    if (attn_i_raw_scores(blk, 0, 0) && blk->first_part) attn_i_raw_by_rows(blk);
     if (keys.lo >= keys.hi) return;
     bool first = true;
     int64_t skipped = (keys.lo - blk->keys.lo) / tile_keys;
     for (int64_t j = blk->keys.lo + skipped * tile_keys; j < keys.hi; j += tile_keys) {
         int64_t from = max64(j, keys.lo), to = min64(j + tile_keys, keys.hi);
         struct kv_tile kv = attn_i_kv_tile(blk, from, to - from);
-        if (attend_tile(blk, &kv, first, to < keys.hi)) first = false;
+        if (attend_tile(blk, &kv, first)) first = false;
     }
 }

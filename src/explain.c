@@ -48,6 +48,7 @@ static void describe_cut(const struct job *job, const struct cut *cut, struct te
     static const char *const paths[] = {
         [PATH_TILES] = "tiles by sgemm, keys transposed once per tile (small products)",
         [PATH_TILES_NT] = "tiles by sgemm, keys read in place (large products)",
+        [PATH_VECTOR] = "tiles by vector kernels, queries along the lanes",
         [PATH_DECODE] = "few queries by vector kernels"};
     if (cut->strip_rows == 0) /* no item of this kind */
         return;

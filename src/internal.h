@@ -88,7 +88,7 @@ void *attn_i_align(void *p);                                         /* up to WO
 /* -------------------------------------------------------------- handles */
 
 /* Tile sizes forced by tests; 0: by plan. */
-enum { PATH_AUTO = 0, PATH_TILES = 1, PATH_DECODE = 2, PATH_TILES_NT = 3 };
+enum { PATH_AUTO = 0, PATH_TILES = 1, PATH_DECODE = 2, PATH_TILES_NT = 3, PATH_VECTOR = 4 };
 struct tiles {
     int64_t strip_rows, tile_keys, block_queries, part_keys;
     int32_t path;

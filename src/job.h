@@ -79,8 +79,9 @@ void attn_i_apply_rules(const struct job *job, const struct item *it, const stru
 
 /* How the queries and keys of an item are cut. */
 struct cut {
-    int32_t path;         /* PATH_TILES, PATH_DECODE or PATH_TILES_NT */
+    int32_t path;         /* PATH_TILES, PATH_TILES_NT, PATH_VECTOR or PATH_DECODE */
     int64_t strip_rows;   /* queries in a strip, at most */
+    int64_t strip_unit;   /* its queries are a multiple of this where there is a choice */
     int64_t tile_keys;    /* keys in a tile; tiles are counted from an item's first key */
     int64_t block_strips; /* strips in one unit of work */
     int64_t part_keys;    /* keys in one part, a multiple of tile_keys */
@@ -104,12 +105,11 @@ const struct cut *attn_i_cut(const struct job *job, const struct plan *plan, int
 /* Blocks of an item of Lq queries; 0 of none. */
 int64_t attn_i_item_blocks(const struct job *job, const struct plan *plan, int64_t Lq);
 
-/* Queries in each strip but the last of an item of Lq > 0: about even shares, but whole register
-   tiles of the products where there is a choice. */
+/* Queries in each strip but the last of an item of Lq > 0: about even shares of whole units. */
 static inline int64_t strip_height(const struct cut *cut, int64_t Lq)
 {
     int64_t share = ceil_div(Lq, ceil_div(Lq, cut->strip_rows));
-    return min64(round_up(share, 4), cut->strip_rows);
+    return min64(round_up(share, cut->strip_unit), cut->strip_rows);
 }
 
 /* The scratch of one thread. */
@@ -120,10 +120,13 @@ struct thread_scratch {
     float *o_tile;        /* strip_rows x padded Dv, where attn_i_pads_values */
     float *m, *l;         /* rows of a block */
     float *mean;          /* per averaged stage: strip_rows x Lk */
-    const float **q_rows; /* decode: pointers to rows */
+    const float **q_rows; /* decode and vector: pointers to rows */
     float **o_rows;
     int32_t (*columns)[2]; /* strip_rows */
     uint8_t *started;      /* per strip of a block: is there output already? */
+    /* vector: panels of queries and of output, what one panel sees, its scores row by row */
+    float *q_panels, *o_panels, *top, *strip;
+    int32_t *lo, *hi;
 };
 
 /* What the threads of a run share. */
@@ -134,17 +137,26 @@ struct shared {
 };
 
 attn_status attn_i_plan(const struct job *job, struct plan *plan);
+/* Must the value products of this cut have columns to spare? See engine_blas.c. */
+bool attn_i_pads_values(const attn_op *op, const struct cut *cut);
+/* What a caller's workspace must hold: grows with every size, never less than the plan's. */
+attn_status attn_i_workspace(const struct job *job, size_t *bytes);
+int32_t attn_i_mean_stages(const attn_args *args); /* how many stages are averaged */
+
+/* ------------------------------------------------------------- carve.c */
+
 void attn_i_carve_thread(const struct job *job, const struct plan *plan, const struct cut *cut,
                          char *memory, struct thread_scratch *scratch);
 void attn_i_carve_shared(const struct job *job, const struct plan *plan, struct carver *c,
                          struct shared *shared);
-/* Must the value products of this cut have columns to spare? See engine_blas.c. */
-bool attn_i_pads_values(const attn_op *op, const struct cut *cut);
 /* Bytes that the run takes with this plan. */
 size_t attn_i_plan_bytes(const struct plan *plan);
-/* What a caller's workspace must hold: grows with every size, never less than the plan's. */
-attn_status attn_i_workspace(const struct job *job, size_t *bytes);
-int32_t attn_i_mean_stages(const attn_args *args); /* how many stages are averaged */
+/* For a bound of it: one thread's part for a cut, slots of so many rows for the results of parts,
+   and the whole. */
+size_t attn_i_cut_bytes(const struct job *job, const struct cut *cut, int64_t heads);
+void attn_i_carve_slots(const struct job *job, int64_t slots, int64_t rows, struct carver *c,
+                        struct shared *shared);
+size_t attn_i_total_bytes(size_t thread_bytes, size_t shared_bytes, int64_t n_threads);
 
 /* --------------------------------------------------------------- run.c */
 
@@ -175,6 +187,7 @@ void attn_i_run_in(const struct job *job, const struct plan *plan, void *memory)
 /* Engines: attend one block. O, m, l are unnormalized results afterwards; rows that saw nothing
    have l = 0, and their o means nothing. */
 void attn_i_blas_attend(const struct block *blk);   /* engine_blas.c */
+void attn_i_vector_attend(const struct block *blk); /* engine_vector.c */
 void attn_i_decode_attend(const struct block *blk); /* engine_decode.c */
 
 /* ------------------------------------------------- strip.c: shared by engines */
@@ -190,18 +203,42 @@ struct kv_tile attn_i_copy_values(const struct block *blk, const struct kv_tile 
                                   bool finite);
 bool attn_i_values_finite(const struct block *blk, const struct kv_tile *tile);
 
+/* A tile, and what was found out about its values: kv is given, the rest begins as 0. */
+struct kv_state {
+    struct kv_tile kv, copy;
+    enum copied { NOTHING, AS_IS, WITHOUT_NAN } copied;
+    enum finiteness { UNKNOWN, FINITE, NOT_FINITE } values;
+};
+/* 0 * NaN is NaN: values that are not finite must not meet rows that do not see their key. */
+bool attn_i_has_nan(const struct block *blk, struct kv_state *tile);
+/* The values as a strip needs them: in place, or as a copy made at most once for strips that need
+   the same. */
+const struct kv_tile *attn_i_values_for(const struct block *blk, struct kv_state *tile,
+                                        bool without_nan);
+
 /* Where the queries of a strip lie; rows are q.sl apart. */
 const float *attn_i_queries(const struct block *blk, int64_t g, int64_t i0);
 /* A strip that sees nothing: only its score outputs. */
 void attn_i_strip_skip(const struct block *blk, const struct strip *t);
+/* Rules and score outputs of one strip; what its rows see, NULL: all. */
+const int32_t (*attn_i_strip_rules(const struct block *blk, const struct strip *t))[2];
 /* Rules, softmax and score outputs of one strip; rows of m, l begin at row0 of the block; o is
    rescaled when not NULL. */
 void attn_i_strip_softmax(const struct block *blk, const struct strip *t, int64_t row0, float *o);
 /* Add weight * value of each non-finite value of the tile to the rows that see its key. */
+struct grid {
+    float *at;
+    int64_t row, column; /* strides */
+};
 void attn_i_strip_repair(const struct block *blk, const struct strip *t,
-                         const struct kv_tile *tile, float *o);
+                         const struct kv_tile *tile, const struct grid *weights,
+                         const struct grid *o);
+/* Fill q_rows and o_rows, for row g * nq + i of the block. */
+void attn_i_point_at_rows(const struct block *blk);
 /* Where raw scores of query i (counted from i0) and head h0 + g go; NULL: nobody asked. */
 float *attn_i_raw_scores(const struct block *blk, int64_t g, int64_t i);
+/* Raw and capped outputs of a block, by dot products; q_rows are filled. */
+void attn_i_raw_by_rows(const struct block *blk);
 /* Fill the raw and capped outputs of a block from its raw scores of all keys in the range. */
 void attn_i_finish_raw(const struct block *blk);
 

@@ -5,6 +5,13 @@
 
 #include "kernels.h"
 
+/* The most vectors of queries in a panel: see panel.c. */
+#ifdef __AVX512F__
+#define PANEL_VECTORS 2
+#else
+#define PANEL_VECTORS 3
+#endif
+
 /* Kernel names carry the ISA: attn_i_softmax_rows_avx2. */
 #define KERNEL_NAME_(name, isa) attn_i_##name##_##isa
 #define KERNEL_NAME(name, isa) KERNEL_NAME_(name, isa)
@@ -30,5 +37,12 @@ void KERNEL(add_bias)(int64_t rows, int64_t cols, const float *x, int64_t ldx, c
                       float *y, int64_t ldy);
 void KERNEL(dot_rows)(const struct few_rows *t);
 void KERNEL(add_rows)(const struct few_rows *t);
+void KERNEL(panel_in)(int64_t rows, int32_t vectors, int64_t D, const float *const *x,
+                      float scale, float *y);
+void KERNEL(panel_out)(int64_t rows, int32_t vectors, int64_t D, const float *y, float *const *x);
+void KERNEL(panel_scores)(const struct panel *t);
+void KERNEL(panel_top)(const struct panel *t);
+void KERNEL(panel_softmax)(const struct panel *t);
+void KERNEL(panel_values)(const struct panel *t);
 
 #endif

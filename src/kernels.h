@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The loops that are ours: one table per instruction set, from softmax.c and decode.c. */
+/* The loops that are ours: one table per instruction set, from softmax.c, decode.c and panel.c. */
 #ifndef ATTN_KERNELS_H
 #define ATTN_KERNELS_H
 
@@ -28,12 +28,35 @@ struct few_rows {
     float *const *o;       /* add_rows: rows pointers to D floats */
     const float *x;        /* keys (or values): [keys][ldx] */
     int64_t ldx;
-    const float *next; /* what is read after this: prefetched with stride ld_next */
-    int64_t ld_next;
     float scale; /* dot_rows: s = scale * (q . k) */
     bool first;  /* add_rows: o = p v, not o += p v */
     float *s;    /* [rows][lds]: scores or weights */
     int64_t lds;
+};
+
+/* Rows that are read next, of which each is fetched into L2 beside the work. */
+struct ahead {
+    const float *rows; /* NULL: none */
+    int64_t ld, size;
+};
+
+/* A panel of queries against a tile of keys: kernels->panel_*. A query is a lane; arrays of lanes
+   have vectors * width of them, and are aligned to 64. */
+struct panel {
+    int32_t vectors; /* 1 to kernels->panel_vectors */
+    int64_t keys, Dk, Dv;
+    const float *k, *v; /* [keys][ldk], [keys][ldv] */
+    int64_t ldk, ldv;
+    const float *q;         /* [Dk][lanes], scaled */
+    float *s;               /* [keys][lanes]: scores, then exp(s - max) */
+    const int32_t *lo, *hi; /* [lanes]: sees keys [lo, hi) of the tile; NULL: all see all */
+    struct {
+        int64_t lo, hi;
+    } all;        /* keys that every lane sees */
+    float *top;   /* [lanes]: maximum of the tile's scores, then the factor of o */
+    float *m, *l; /* [lanes]: running maximum and sum */
+    float *o;     /* [Dv][lanes] */
+    struct ahead ahead_v, ahead_k; /* fetched while K, and while V, is in use */
 };
 
 struct kernels {
@@ -68,6 +91,16 @@ struct kernels {
                      float *y, int64_t ldy); /* y = x + bias; bias may be NULL */
     void (*dot_rows)(const struct few_rows *t);
     void (*add_rows)(const struct few_rows *t);
+    int32_t panel_vectors;
+    /* y[d][r] = scale * x[r][d] for the lanes r of so many vectors; those past the last row repeat
+       it. And x[r][d] = y[d][r] for rows only. */
+    void (*panel_in)(int64_t rows, int32_t vectors, int64_t D, const float *const *x, float scale,
+                     float *y);
+    void (*panel_out)(int64_t rows, int32_t vectors, int64_t D, const float *y, float *const *x);
+    void (*panel_scores)(const struct panel *t);  /* s and top, from q and k */
+    void (*panel_top)(const struct panel *t);     /* top once more, when s was changed */
+    void (*panel_softmax)(const struct panel *t); /* s, top, m and l */
+    void (*panel_values)(const struct panel *t);  /* o = top * o + v^T s */
 };
 
 #endif

@@ -34,6 +34,11 @@
    64 x1.20, 12 x 384 x1.08, 12 x 1024 x1.01, 4 x 2048 x 128 x1.06, 4 x 4096 x 64 x1.00 (Zen 4). */
 #define STRIP_ROWS_NT_CAUSAL 96
 #define TILE_KEYS_NT_CAUSAL 384
+/* The vector engine: four panels of a block share a key tile, and the scores of one panel stay in
+   L1 (192 x 32 floats), the panels of large heads in L2. */
+#define VECTOR_PANELS 4
+#define VECTOR_KEYS 192
+#define VECTOR_FLOATS (64 * 1024)
 /* Query rows of all heads of a block: what shares one transposed key tile. */
 #define BLOCK_ROWS 960
 #define BLOCK_ROWS_MIN 240
@@ -58,9 +63,39 @@ static int64_t forced(int64_t by_test, int64_t by_plan)
     return by_test > 0 ? by_test : by_plan;
 }
 
-/* Largest strips and tiles of the tile path for this op and up to Lk keys. */
-static struct cut tile_shape(const struct job *job, int64_t Lk)
+/* Queries of a block that fill whole vectors together with those of all its heads. */
+static int64_t vector_unit(const struct job *job, int64_t heads)
 {
+    int64_t unit = job->op->kernels->width;
+    while (unit > 1 && heads % 2 == 0) {
+        unit /= 2;
+        heads /= 2;
+    }
+    return unit;
+}
+
+/* Queries and keys that meet at once in the vector engine; strips are whole blocks. */
+static struct cut vector_shape(const struct job *job, int64_t heads)
+{
+    const attn_op *op = job->op;
+    int64_t lanes = (int64_t)op->kernels->width * op->kernels->panel_vectors;
+    int64_t panels = min64(VECTOR_PANELS, VECTOR_FLOATS / (lanes * (op->Dk + op->Dv)));
+    struct cut cut = {
+        .path = PATH_VECTOR,
+        .strip_rows = forced(op->tiles.strip_rows, max64(1, max64(panels, 1) * lanes / heads)),
+        .strip_unit = vector_unit(job, heads),
+        .tile_keys = forced(op->tiles.tile_keys, VECTOR_KEYS),
+        .block_strips = 1,
+        .n_parts = 1,
+        .part_keys = INT64_MAX,
+    };
+    return cut;
+}
+
+/* Largest strips and tiles of the tile path for this op and up to Lk keys. */
+static struct cut tile_shape(const struct job *job, int64_t heads, int64_t Lk)
+{
+    if (job->op->engine == ATTN_ENGINE_VECTOR) return vector_shape(job, heads);
     const struct tiles *t = &job->op->tiles;
     int64_t rows, keys;
     bool small = small_shape(job, Lk, &rows, &keys) && attn_i_blas_small_path();
@@ -71,6 +106,7 @@ static struct cut tile_shape(const struct job *job, int64_t Lk)
     }
     struct cut cut = {
         .path = small ? PATH_TILES : PATH_TILES_NT,
+        .strip_unit = 4, /* rows of a register tile */
         .strip_rows = forced(t->strip_rows, rows),
         .tile_keys = forced(t->tile_keys, max64(keys, LANES_MAX)),
         .n_parts = 1,
@@ -89,7 +125,11 @@ static int64_t strips_in(const struct cut *cut, int64_t heads, int64_t rows)
 static struct cut cut_many(const struct job *job, int64_t heads, int64_t Lq, int64_t Lk)
 {
     const attn_op *op = job->op;
-    struct cut cut = tile_shape(job, Lk);
+    struct cut cut = tile_shape(job, heads, Lk);
+    if (cut.path == PATH_VECTOR) {
+        cut.strip_rows = min64(cut.strip_rows, Lq);
+        return cut;
+    }
     int64_t rows = BLOCK_ROWS, units = job->B * op->Hk, n_strips = ceil_div(Lq, cut.strip_rows);
     while (rows > BLOCK_ROWS_MIN &&
            units * ceil_div(n_strips, strips_in(&cut, heads, rows)) < TASKS_ENOUGH)
@@ -108,6 +148,7 @@ static struct cut cut_few(const struct job *job, int64_t Lq, int64_t Lk)
     struct cut cut = {
         .path = PATH_DECODE,
         .strip_rows = Lq,
+        .strip_unit = 1,
         .tile_keys = forced(t->tile_keys, DECODE_TILE),
         .block_strips = 1,
     };
@@ -143,81 +184,6 @@ bool attn_i_pads_values(const attn_op *op, const struct cut *cut)
 {
     int64_t rest = op->Dv % LANES_MAX;
     return cut->path == PATH_TILES && rest >= 1 && rest <= 8;
-}
-
-/* ------------------------------------------------------------- memory */
-
-static void carve_cut(const struct job *job, const struct cut *cut, int64_t heads,
-                      struct carver *c, struct thread_scratch *scratch)
-{
-    const attn_op *op = job->op;
-    bool few = cut->path == PATH_DECODE;
-    int64_t rows = min64(cut->block_strips * cut->strip_rows, max64(job->Lq, 1)) * heads;
-    int64_t lds = round_up(cut->tile_keys, LANES_MAX);
-    scratch->s = attn_i_carve(c, (few ? rows : cut->strip_rows) * lds, sizeof(float));
-    scratch->kt = attn_i_carve(c, cut->path == PATH_TILES ? op->Dk * lds : 0, sizeof(float));
-    int64_t Dv = round_up(op->Dv, LANES_MAX);
-    scratch->v_copy = attn_i_carve(c, min64(cut->tile_keys, job->Lk) * Dv, sizeof(float));
-    scratch->o_tile =
-        attn_i_carve(c, attn_i_pads_values(op, cut) ? cut->strip_rows * Dv : 0, sizeof(float));
-    scratch->m = attn_i_carve(c, rows, sizeof(float));
-    scratch->l = attn_i_carve(c, rows, sizeof(float));
-    scratch->q_rows = attn_i_carve(c, few ? rows : 0, sizeof(float *));
-    scratch->o_rows = attn_i_carve(c, few ? rows : 0, sizeof(float *));
-    scratch->columns = attn_i_carve(c, cut->strip_rows, sizeof(int32_t[2]));
-    scratch->started = attn_i_carve(c, cut->block_strips * heads, 1);
-    int32_t mean = attn_i_mean_stages(job->args);
-    int64_t floats;
-    if (__builtin_mul_overflow(mean * cut->strip_rows, job->Lk, &floats))
-        floats = -1; /* too large, says attn_i_carve */
-    scratch->mean = attn_i_carve(c, floats, sizeof(float));
-}
-
-void attn_i_carve_thread(const struct job *job, const struct plan *plan, const struct cut *cut,
-                         char *memory, struct thread_scratch *scratch)
-{
-    struct carver c = {.base = memory};
-    carve_cut(job, cut, plan->heads, &c, scratch);
-}
-
-static size_t cut_bytes(const struct job *job, const struct cut *cut, int64_t heads)
-{
-    struct carver c = {0};
-    struct thread_scratch scratch;
-    carve_cut(job, cut, heads, &c, &scratch);
-    return c.used;
-}
-
-/* Slots for the results of parts; 0 when there is one part. */
-static void carve_slots(const struct job *job, int64_t slots, int64_t rows, struct carver *c,
-                        struct shared *shared)
-{
-    shared->o = attn_i_carve(c, slots * rows, (size_t)job->op->Dv * sizeof(float));
-    shared->m = attn_i_carve(c, slots * rows, sizeof(float));
-    shared->l = attn_i_carve(c, slots * rows, sizeof(float));
-    shared->left = attn_i_carve(c, slots, sizeof(int32_t));
-    shared->first_block = attn_i_carve(c, job->args->offsets_q ? job->B + 1 : 0, sizeof(int64_t));
-}
-
-void attn_i_carve_shared(const struct job *job, const struct plan *plan, struct carver *c,
-                         struct shared *shared)
-{
-    int64_t slots = plan->few.n_parts > 1 ? plan->n_units * plan->few.n_parts : 0;
-    carve_slots(job, slots, plan->heads * plan->few.strip_rows, c, shared);
-}
-
-static size_t total_bytes(size_t thread_bytes, size_t shared_bytes, int64_t n_threads)
-{
-    struct carver c = {0};
-    attn_i_carve(&c, 1, WORKSPACE_ALIGN); /* memory may begin anywhere */
-    attn_i_carve(&c, n_threads, thread_bytes);
-    attn_i_carve(&c, 1, shared_bytes);
-    return c.used;
-}
-
-size_t attn_i_plan_bytes(const struct plan *plan)
-{
-    return total_bytes(plan->thread_bytes, plan->shared_bytes, plan->n_threads);
 }
 
 /* -------------------------------------------------------------- the plan */
@@ -303,8 +269,9 @@ attn_status attn_i_plan(const struct job *job, struct plan *plan)
         p.many = cut_many(job, p.heads, most.Lq_many, most.Lk);
         if (mean) p.many.block_strips = 1;
         bool raw = args->scores[ATTN_STAGE_RAW] || args->scores[ATTN_STAGE_CAPPED];
-        p.small_products = p.many.path == PATH_TILES && !raw && attn_i_blas_small_path();
-        p.thread_bytes = cut_bytes(job, &p.many, p.heads);
+        bool small = p.many.path == PATH_TILES && !raw && attn_i_blas_small_path();
+        p.small_products = small || p.many.path == PATH_VECTOR; /* which makes none */
+        p.thread_bytes = attn_i_cut_bytes(job, &p.many, p.heads);
     }
     if (most.Lq_few > 0) {
         p.few = cut_few(job, most.Lq_few, most.Lk);
@@ -312,7 +279,7 @@ attn_status attn_i_plan(const struct job *job, struct plan *plan)
             p.few.n_parts = 1;
             p.few.part_keys = INT64_MAX;
         }
-        size_t bytes = cut_bytes(job, &p.few, p.heads);
+        size_t bytes = attn_i_cut_bytes(job, &p.few, p.heads);
         p.thread_bytes = bytes > p.thread_bytes ? bytes : p.thread_bytes;
     }
     count_work(job, &p);
@@ -348,24 +315,26 @@ attn_status attn_i_workspace(const struct job *job, size_t *bytes)
     int64_t G = op->Hq / op->Hk;
     bool mean = attn_i_mean_stages(job->args) > 0;
     int64_t heads = mean ? 1 : G;
-    struct cut many = tile_shape(job, job->Lk);
+    struct cut many = tile_shape(job, heads, job->Lk);
     if (many.path == PATH_TILES) /* few rows make many strips */
         many.strip_rows = forced(op->tiles.strip_rows, STRIP_ROWS_MIN);
     int64_t most_blocks = ceil_div(job->Lq, many.strip_rows) + 1; /* of an item, on average */
-    many.block_strips = strips_in(&many, heads, max64(BLOCK_ROWS, op->tiles.block_queries * G));
-    many.strip_rows = min64(tile_shape(job, 1).strip_rows, job->Lq);
-    size_t many_bytes = cut_bytes(job, &many, heads);
+    if (many.path != PATH_VECTOR)
+        many.block_strips =
+            strips_in(&many, heads, max64(BLOCK_ROWS, op->tiles.block_queries * G));
+    many.strip_rows = min64(tile_shape(job, heads, 1).strip_rows, job->Lq);
+    size_t many_bytes = attn_i_cut_bytes(job, &many, heads);
 
     int64_t Lq = min64(job->Lq, max64(1, DECODE_ROWS / G));
     struct cut few = cut_few(job, op->tiles.path == PATH_DECODE ? job->Lq : Lq, job->Lk);
-    size_t few_bytes = cut_bytes(job, &few, heads);
+    size_t few_bytes = attn_i_cut_bytes(job, &few, heads);
 
     struct carver c = {0};
     struct shared shared;
     int64_t slots = most_slots(job);
-    carve_slots(job, slots > 1 ? slots : 0, heads * few.strip_rows, &c, &shared);
+    attn_i_carve_slots(job, slots > 1 ? slots : 0, heads * few.strip_rows, &c, &shared);
     double tasks = (double)job->B * (double)op->Hk * (double)most_blocks + (double)slots;
-    *bytes = total_bytes(many_bytes > few_bytes ? many_bytes : few_bytes, c.used,
-                         tasks < op->threads ? (int64_t)tasks : op->threads);
+    *bytes = attn_i_total_bytes(many_bytes > few_bytes ? many_bytes : few_bytes, c.used,
+                                tasks < op->threads ? (int64_t)tasks : op->threads);
     return *bytes >= WORKSPACE_TOO_LARGE ? ATTN_EOVERFLOW : ATTN_OK;
 }

@@ -104,6 +104,8 @@ static void attend_part(const struct run *run, const struct block *whole, int64_
     }
     if (cut->path == PATH_DECODE)
         attn_i_decode_attend(&blk);
+    else if (cut->path == PATH_VECTOR)
+        attn_i_vector_attend(&blk);
     else
         attn_i_blas_attend(&blk);
 }

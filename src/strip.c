@@ -51,7 +51,7 @@ void attn_i_strip_skip(const struct block *blk, const struct strip *t)
     hand_out(blk, t, ATTN_STAGE_WEIGHTS, NULL);
 }
 
-void attn_i_strip_softmax(const struct block *blk, const struct strip *t, int64_t row0, float *o)
+const int32_t (*attn_i_strip_rules(const struct block *blk, const struct strip *t))[2]
 {
     int32_t(*columns)[2] = blk->scratch->columns;
     attn_i_apply_rules(blk->job, &blk->item, t, columns);
@@ -59,12 +59,17 @@ void attn_i_strip_softmax(const struct block *blk, const struct strip *t, int64_
         t->sight == SEES_ALL ? NULL : (const int32_t(*)[2])(uintptr_t)columns;
     hand_out(blk, t, ATTN_STAGE_MASKED, seen);
     hand_out(blk, t, ATTN_STAGE_WEIGHTS, seen);
+    return seen;
+}
+
+void attn_i_strip_softmax(const struct block *blk, const struct strip *t, int64_t row0, float *o)
+{
     struct softmax_rows rows = {
         .rows = t->rows,
         .cols = t->cols,
         .s = t->s,
         .lds = t->lds,
-        .sight = seen,
+        .sight = attn_i_strip_rules(blk, t),
         .m = blk->m + row0,
         .l = blk->l + row0,
         .o = o,
@@ -96,25 +101,58 @@ struct kv_tile attn_i_copy_values(const struct block *blk, const struct kv_tile 
     return copy;
 }
 
-/* The values of one key that are NaN or Inf, for one row that sees it. */
-static void repair_row(int64_t Dv, const float *v, float weight, float *o)
+bool attn_i_has_nan(const struct block *blk, struct kv_state *tile)
+{
+    if (tile->values == UNKNOWN)
+        tile->values = attn_i_values_finite(blk, &tile->kv) ? FINITE : NOT_FINITE;
+    return tile->values == NOT_FINITE;
+}
+
+const struct kv_tile *attn_i_values_for(const struct block *blk, struct kv_state *tile,
+                                        bool without_nan)
+{
+    bool pad = attn_i_pads_values(blk->job->op, blk->cut);
+    enum copied want = without_nan ? WITHOUT_NAN : pad ? AS_IS : NOTHING;
+    if (want == NOTHING) return &tile->kv;
+    if (tile->copied != want) {
+        int64_t Dv = blk->job->op->Dv;
+        tile->copy =
+            attn_i_copy_values(blk, &tile->kv, pad ? round_up(Dv, LANES_MAX) : Dv, without_nan);
+        tile->copied = want;
+    }
+    return &tile->copy;
+}
+
+/* The values of one key that are NaN or Inf, for row r that sees it. */
+static void repair_row(int64_t Dv, const float *v, float weight, const struct grid *o, int64_t r)
 {
     for (int64_t d = 0; d < Dv; d++)
-        if (!isfinite(v[d])) o[d] += weight * v[d];
+        if (!isfinite(v[d])) o->at[r * o->row + d * o->column] += weight * v[d];
 }
 
 void attn_i_strip_repair(const struct block *blk, const struct strip *t,
-                         const struct kv_tile *tile, float *o)
+                         const struct kv_tile *tile, const struct grid *weights,
+                         const struct grid *o)
 {
     const struct job *job = blk->job;
     int64_t Dv = job->op->Dv;
-    for (int64_t j = t->j0; j < t->j0 + t->cols; j++) {
-        const float *v = tile->v + (j - tile->j0) * tile->ldv;
+    for (int64_t j = 0; j < t->cols; j++) {
+        const float *v = tile->v + (t->j0 + j - tile->j0) * tile->ldv;
         if (job->op->kernels->all_finite(1, Dv, v, Dv)) continue;
         for (int64_t r = 0; r < t->rows; r++)
-            if (attn_i_visible(job, &blk->item, t->b, t->h, t->i0 + r, j))
-                repair_row(Dv, v, t->s[r * t->lds + j - t->j0], o + r * blk->o_row);
+            if (attn_i_visible(job, &blk->item, t->b, t->h, t->i0 + r, t->j0 + j))
+                repair_row(Dv, v, weights->at[r * weights->row + j * weights->column], o, r);
     }
+}
+
+void attn_i_point_at_rows(const struct block *blk)
+{
+    for (int64_t g = 0; g < blk->heads; g++)
+        for (int64_t i = 0; i < blk->nq; i++) {
+            int64_t r = g * blk->nq + i;
+            blk->scratch->q_rows[r] = attn_i_queries(blk, g, blk->i0 + i);
+            blk->scratch->o_rows[r] = blk->o + g * blk->o_head + i * blk->o_row;
+        }
 }
 
 float *attn_i_raw_scores(const struct block *blk, int64_t g, int64_t i)
@@ -137,4 +175,26 @@ void attn_i_finish_raw(const struct block *blk)
             if (capped != raw) memcpy(capped + begin, raw + begin, (size_t)n * sizeof(float));
             attn_i_cap_row(op, n, capped + begin);
         }
+}
+
+void attn_i_raw_by_rows(const struct block *blk)
+{
+    const attn_op *op = blk->job->op;
+    int64_t begin = blk->item.begin, n = blk->item.range_end - begin;
+    if (n <= 0) return;
+    struct kv_tile kv = attn_i_kv_tile(blk, begin, n);
+    for (int64_t r = 0; r < blk->heads * blk->nq; r++) {
+        struct few_rows p = {
+            .rows = 1,
+            .keys = n,
+            .D = op->Dk,
+            .q = blk->scratch->q_rows + r,
+            .x = kv.k,
+            .ldx = kv.ldk,
+            .scale = attn_i_alpha(op),
+            .s = attn_i_raw_scores(blk, r / blk->nq, r % blk->nq) + begin,
+        };
+        op->kernels->dot_rows(&p);
+    }
+    attn_i_finish_raw(blk);
 }

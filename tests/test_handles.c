@@ -136,7 +136,6 @@ static void test_op_setters(void **state)
     bad(attn_op_set_window(op, INT64_MIN, 0));
     bad(attn_op_set_layout(op, 2));
     bad(attn_op_set_layout(op, -1));
-    assert_int_equal(attn_op_set_engine(op, ATTN_ENGINE_VECTOR), ATTN_EUNSUPPORTED);
     assert_int_equal(attn_op_set_engine(op, 99), ATTN_EUNSUPPORTED);
     assert_int_equal(attn_op_set_engine(op, -1), ATTN_EUNSUPPORTED);
     bad(attn_op_set_threads(op, -1));

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One query block by tiles of our own, see panel.c: no BLAS, nothing packed.
+ * The rows of all heads of a kv head lie side by side in the lanes of panels,
+ * row g * nq + i for query i of head g, and each tile of keys meets each panel.
+ *
+ * Rules that are intervals are two numbers a lane. Where there are others, or
+ * scores are asked for, the scores of a panel are transposed into strips, go
+ * through what all engines share, and come back.
+ */
+#include "job.h"
+
+#include <math.h>
+
+/* A panel of a block. */
+struct part {
+    int64_t row0, rows; /* of the block */
+    int64_t lanes;
+};
+
+static int64_t block_rows(const struct block *blk) { return blk->heads * blk->nq; }
+
+static int64_t panel_count(const struct block *blk)
+{
+    const struct kernels *kn = blk->job->op->kernels;
+    return ceil_div(ceil_div(block_rows(blk), kn->width), kn->panel_vectors);
+}
+
+/* Panels share the vectors of a block evenly. */
+static struct part panel_of(const struct block *blk, int64_t n)
+{
+    const struct kernels *kn = blk->job->op->kernels;
+    int64_t vectors = ceil_div(block_rows(blk), kn->width), panels = panel_count(blk);
+    int64_t from = vectors * n / panels, to = vectors * (n + 1) / panels;
+    struct part p = {
+        .row0 = from * kn->width,
+        .rows = min64(to * kn->width, block_rows(blk)) - from * kn->width,
+        .lanes = (to - from) * kn->width,
+    };
+    return p;
+}
+
+/* The queries of a panel, as a range: all where it holds more than one head. */
+static struct span panel_queries(const struct block *blk, const struct part *p)
+{
+    int64_t first = p->row0 % blk->nq;
+    if (first + p->rows > blk->nq) return (struct span){blk->i0, blk->i0 + blk->nq};
+    return (struct span){blk->i0 + first, blk->i0 + first + p->rows};
+}
+
+/* Rows of a panel that belong to one head, from row r of it, as a strip of the keys of kv. */
+static struct strip head_strip(const struct block *blk, const struct part *p,
+                               const struct kv_tile *kv, int64_t r)
+{
+    int64_t row = p->row0 + r, g = row / blk->nq, i = row % blk->nq;
+    int64_t lds = round_up(blk->cut->tile_keys, LANES_MAX);
+    struct strip t = {
+        .b = blk->b,
+        .h = blk->h0 + g,
+        .i0 = blk->i0 + i,
+        .rows = min64(p->rows - r, blk->nq - i),
+        .j0 = kv->j0,
+        .cols = kv->count,
+        .s = blk->scratch->strip + r * lds,
+        .lds = lds,
+    };
+    return t;
+}
+
+/* ----------------------------------------------------------------- rules */
+
+/* Are there rules that are no intervals, or outputs of scores? */
+static bool needs_strips(const struct job *job)
+{
+    const attn_args *args = job->args;
+    return job->op->scale == 0.0f || job->op->softcap > 0.0f || args->slopes ||
+           args->mask_add.data || args->mask_bool.data || args->segments_q ||
+           args->scores[ATTN_STAGE_MASKED] || args->scores[ATTN_STAGE_WEIGHTS];
+}
+
+/* What the rows of a panel see together. A strip that sees nothing has only its outputs. */
+static enum sight panel_sight(const struct block *blk, const struct part *p,
+                              const struct kv_tile *kv)
+{
+    bool all = true, none = true;
+    for (int64_t r = 0; r < p->rows;) {
+        struct strip t = head_strip(blk, p, kv, r);
+        enum sight sight = attn_i_strip_sight(blk->job, &blk->item, &t);
+        all = all && sight == SEES_ALL;
+        none = none && sight == SEES_NONE;
+        r += t.rows;
+    }
+    if (none)
+        for (int64_t r = 0; r < p->rows;) {
+            struct strip t = head_strip(blk, p, kv, r);
+            attn_i_strip_skip(blk, &t);
+            r += t.rows;
+        }
+    return none ? SEES_NONE : all ? SEES_ALL : SEES_SOME;
+}
+
+/* The rules of one strip; a key that a row does not see has score -inf afterwards. */
+static void strip_rules(const struct block *blk, const struct strip *t)
+{
+    const int32_t(*seen)[2] = attn_i_strip_rules(blk, t);
+    for (int64_t r = 0; r < t->rows && seen; r++) {
+        float *s = t->s + r * t->lds;
+        for (int64_t j = 0; j < seen[r][0]; j++) s[j] = -INFINITY;
+        for (int64_t j = seen[r][1]; j < t->cols; j++) s[j] = -INFINITY;
+    }
+}
+
+/* The scores of a panel through the rules, row by row. */
+static void rules_by_strips(const struct block *blk, const struct part *p,
+                            const struct kv_tile *kv, const struct panel *t, enum sight sight)
+{
+    const struct kernels *kn = blk->job->op->kernels;
+    int64_t lds = round_up(blk->cut->tile_keys, LANES_MAX);
+    kn->transpose(kv->count, p->lanes, t->s, p->lanes, blk->scratch->strip, lds);
+    for (int64_t r = 0; r < p->rows;) {
+        struct strip strip = head_strip(blk, p, kv, r);
+        strip.sight = sight;
+        strip_rules(blk, &strip);
+        r += strip.rows;
+    }
+    kn->transpose(p->lanes, kv->count, blk->scratch->strip, lds, t->s, p->lanes);
+    kn->panel_top(t);
+}
+
+/* What each lane sees of the tile, as far as intervals say. */
+static void point_at_keys(const struct block *blk, const struct part *p, const struct kv_tile *kv,
+                          struct panel *t)
+{
+    int32_t *lo = blk->scratch->lo, *hi = blk->scratch->hi;
+    for (int64_t lane = 0; lane < p->lanes; lane++) {
+        int64_t row = p->row0 + min64(lane, p->rows - 1);
+        struct span keys = attn_i_row_span(blk->job, &blk->item, blk->i0 + row % blk->nq);
+        lo[lane] = (int32_t)min64(max64(keys.lo - kv->j0, 0), kv->count);
+        hi[lane] = (int32_t)min64(max64(keys.hi - kv->j0, 0), kv->count);
+    }
+    t->lo = lo;
+    t->hi = hi;
+}
+
+/* ----------------------------------------------------------------- tiles */
+
+/* Values that are NaN or Inf, for the rows that see their key. */
+static void repair(const struct block *blk, const struct part *p, const struct kv_tile *kv,
+                   const struct panel *t)
+{
+    for (int64_t r = 0; r < p->rows;) {
+        struct strip strip = head_strip(blk, p, kv, r);
+        struct grid weights = {t->s + r, 1, p->lanes}, o = {t->o + r, 1, p->lanes};
+        attn_i_strip_repair(blk, &strip, kv, &weights, &o);
+        r += strip.rows;
+    }
+}
+
+static struct panel panel_state(const struct block *blk, const struct part *p,
+                                const struct kv_tile *kv)
+{
+    const attn_op *op = blk->job->op;
+    struct panel t = {
+        .vectors = (int32_t)(p->lanes / op->kernels->width),
+        .keys = kv->count,
+        .Dk = op->Dk,
+        .Dv = op->Dv,
+        .k = kv->k,
+        .ldk = kv->ldk,
+        .q = blk->scratch->q_panels + p->row0 * op->Dk,
+        .s = blk->scratch->s,
+        .top = blk->scratch->top,
+        .m = blk->m + p->row0,
+        .l = blk->l + p->row0,
+        .o = blk->scratch->o_panels + p->row0 * op->Dv,
+    };
+    return t;
+}
+
+/* The keys [from, to) of a tile. */
+static struct kv_tile cut_tile(const struct kv_tile *tile, struct span keys)
+{
+    struct kv_tile kv = *tile;
+    kv.k += (keys.lo - tile->j0) * tile->ldk;
+    kv.v += (keys.lo - tile->j0) * tile->ldv;
+    kv.j0 = keys.lo;
+    kv.count = keys.hi - keys.lo;
+    return kv;
+}
+
+static void attend_panel(const struct block *blk, struct kv_state *tile, const struct part *p,
+                         bool first, bool more)
+{
+    const struct kernels *kn = blk->job->op->kernels;
+    struct span i = panel_queries(blk, p),
+                tile_keys = {tile->kv.j0, tile->kv.j0 + tile->kv.count};
+    struct span keys = span_and(attn_i_rows_span(blk->job, &blk->item, i.lo, i.hi), tile_keys);
+    if (keys.lo >= keys.hi) return;
+    struct kv_tile kv = cut_tile(&tile->kv, keys);
+    struct panel t = panel_state(blk, p, &kv);
+    t.all.lo = attn_i_row_span(blk->job, &blk->item, i.hi - 1).lo - kv.j0;
+    t.all.hi = attn_i_row_span(blk->job, &blk->item, i.lo).hi - kv.j0;
+    bool strips = needs_strips(blk->job);
+    enum sight sight = t.all.lo <= 0 && t.all.hi >= kv.count ? SEES_ALL : SEES_SOME;
+    if (strips) sight = panel_sight(blk, p, &kv);
+    if (sight == SEES_NONE) return;
+    if (!strips && sight != SEES_ALL) point_at_keys(blk, p, &kv, &t);
+    if (first) t.ahead_v = (struct ahead){kv.v, kv.ldv, t.Dv};
+    kn->panel_scores(&t);
+    if (strips) rules_by_strips(blk, p, &kv, &t, sight);
+    kn->panel_softmax(&t);
+    bool copy = sight != SEES_ALL && attn_i_has_nan(blk, tile);
+    struct kv_tile values = cut_tile(attn_i_values_for(blk, tile, copy), keys);
+    t.v = values.v;
+    t.ldv = values.ldv;
+    if (first && more) t.ahead_k = (struct ahead){kv.k + kv.count * kv.ldk, kv.ldk, t.Dk};
+    kn->panel_values(&t);
+    if (copy) repair(blk, p, &kv, &t);
+}
+
+/* ----------------------------------------------------------------- blocks */
+
+static void panels_in(const struct block *blk)
+{
+    const attn_op *op = blk->job->op;
+    for (int64_t n = 0; n < panel_count(blk); n++) {
+        struct part p = panel_of(blk, n);
+        op->kernels->panel_in(p.rows, (int32_t)(p.lanes / op->kernels->width), op->Dk,
+                              blk->scratch->q_rows + p.row0, attn_i_alpha(op),
+                              blk->scratch->q_panels + p.row0 * op->Dk);
+        memset(blk->scratch->o_panels + p.row0 * op->Dv, 0,
+               (size_t)(p.lanes * op->Dv) * sizeof(float));
+        for (int64_t r = p.rows; r < p.lanes; r++) { /* lanes to spare */
+            blk->m[p.row0 + r] = -INFINITY;
+            blk->l[p.row0 + r] = 0.0f;
+        }
+    }
+}
+
+static void panels_out(const struct block *blk)
+{
+    const attn_op *op = blk->job->op;
+    for (int64_t n = 0; n < panel_count(blk); n++) {
+        struct part p = panel_of(blk, n);
+        op->kernels->panel_out(p.rows, (int32_t)(p.lanes / op->kernels->width), op->Dv,
+                               blk->scratch->o_panels + p.row0 * op->Dv,
+                               blk->scratch->o_rows + p.row0);
+    }
+}
+
+void attn_i_vector_attend(const struct block *blk)
+{
+    int64_t tile_keys = blk->cut->tile_keys;
+    struct span keys = attn_i_rows_span(blk->job, &blk->item, blk->i0, blk->i0 + blk->nq);
+    keys = span_and(keys, blk->keys);
+    attn_i_point_at_rows(blk);
+    if (attn_i_raw_scores(blk, 0, 0)) attn_i_raw_by_rows(blk);
+    if (keys.lo >= keys.hi) return;
+    panels_in(blk);
+    int64_t skipped = (keys.lo - blk->keys.lo) / tile_keys;
+    for (int64_t j = blk->keys.lo + skipped * tile_keys; j < keys.hi; j += tile_keys) {
+        struct kv_state tile = {.kv = attn_i_kv_tile(blk, j, min64(tile_keys, keys.hi - j))};
+        for (int64_t n = 0; n < panel_count(blk); n++) {
+            struct part p = panel_of(blk, n);
+            attend_panel(blk, &tile, &p, n == 0, j + tile_keys < keys.hi);
+        }
+    }
+    panels_out(blk);
+}

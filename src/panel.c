@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Attention of a panel of queries with a tile of keys, without BLAS. Compiled
+ * once per instruction set; ATTN_ISA_NAME is its name.
+ *
+ * Everything is formed transposed: queries lie along the lanes of one to
+ * PANEL_VECTORS vectors, S^T = K Q^T and O^T += V^T P^T. So K and V are read in
+ * place, one broadcast an element, and nothing is packed; the softmax over the
+ * keys is vertical; one microkernel serves both products. Only Q is transposed
+ * on its way in, and O on its way out.
+ *
+ * A lane's result does not depend on the lanes beside it, nor on their number.
+ */
+#include "kernel_isa.h"
+#include "vec.h"
+
+/* The register tile: TILE_ROWS x PANEL_VECTORS sums, that many vectors of b, and one broadcast. */
+#if W == 16 || defined(__aarch64__)
+#define TILE_ROWS 8 /* 16 or 24 of 32 registers */
+#else
+#define TILE_ROWS 4 /* 12 of 16 registers */
+#endif
+
+#define LINE 16 /* floats in a cache line */
+
+typedef vf tile[TILE_ROWS][PANEL_VECTORS];
+
+/* c[i] += sum_k a[i * row + k * step] b[k], mr rows, nv vectors */
+INLINE void multiply(int mr, int nv, tile c, int64_t n, const float *a, int64_t row, int64_t step,
+                     const float *b)
+{
+    for (int64_t k = 0; k < n; k++, a += step, b += nv * W) {
+        vf y[PANEL_VECTORS];
+        UNROLL for (int j = 0; j < nv; j++) y[j] = load(b + j * W);
+        UNROLL for (int i = 0; i < mr; i++)
+        {
+            UNROLL for (int j = 0; j < nv; j++) c[i][j] += y[j] * a[i * row];
+        }
+    }
+}
+
+/* Calls step(mr, i) for the rows of n: whole tiles, then smaller ones. */
+#define FOR_TILES(n, step)                                                  \
+    do {                                                                    \
+        int64_t i_ = 0;                                                     \
+        for (; i_ + TILE_ROWS <= (n); i_ += TILE_ROWS) step(TILE_ROWS, i_); \
+        for (; i_ + 2 <= (n); i_ += 2) step(2, i_);                         \
+        if (i_ < (n)) step(1, i_);                                          \
+    } while (0)
+
+/* Calls function(nv, t) with the number of vectors of the panel as a constant. */
+#if PANEL_VECTORS == 2
+#define FOR_VECTORS(function, t) ((t)->vectors == 2 ? function(2, t) : function(1, t))
+#else
+#define FOR_VECTORS(function, t) \
+    ((t)->vectors == 3 ? function(3, t) : (t)->vectors == 2 ? function(2, t) : function(1, t))
+#endif
+
+INLINE vi load_ints(const int32_t *p)
+{
+    vi x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+/* -inf where lane's query does not see key i of the tile */
+INLINE vf hide_unseen(const struct panel *t, int64_t i, int j, vf s)
+{
+    vi see = (load_ints(t->lo + j * W) <= (int32_t)i) & (load_ints(t->hi + j * W) > (int32_t)i);
+    return sel(see, s, splat(-INFINITY));
+}
+
+INLINE void fetch_rows(const struct ahead *next, int64_t from, int64_t to)
+{
+    for (int64_t i = from; i < to && next->rows; i++)
+        for (int64_t d = 0; d < next->size; d += LINE) prefetch(next->rows, i * next->ld + d);
+}
+
+/* ---------------------------------------------------------------- scores */
+
+INLINE void score_tile(int mr, int nv, const struct panel *t, int64_t i, vf *top)
+{
+    tile c = {{{0}}};
+    fetch_rows(&t->ahead_v, i, i + mr);
+    multiply(mr, nv, c, t->Dk, t->k + i * t->ldk, t->ldk, 1, t->q);
+    bool all = !t->lo || (i >= t->all.lo && i + mr <= t->all.hi);
+    UNROLL for (int r = 0; r < mr; r++)
+    {
+        UNROLL for (int j = 0; j < nv; j++)
+        {
+            vf s = all ? c[r][j] : hide_unseen(t, i + r, j, c[r][j]);
+            top[j] = vmax(s, top[j]);
+            store(t->s + ((i + r) * nv + j) * W, s);
+        }
+    }
+}
+
+INLINE void scores(int nv, const struct panel *t)
+{
+    vf top[PANEL_VECTORS];
+    UNROLL for (int j = 0; j < nv; j++) top[j] = splat(-INFINITY);
+#define STEP(mr, i) score_tile(mr, nv, t, i, top)
+    FOR_TILES(t->keys, STEP);
+#undef STEP
+    UNROLL for (int j = 0; j < nv; j++) store(t->top + j * W, top[j]);
+}
+
+void KERNEL(panel_scores)(const struct panel *t) { FOR_VECTORS(scores, t); }
+
+INLINE void look_again(int nv, const struct panel *t)
+{
+    vf top[PANEL_VECTORS];
+    UNROLL for (int j = 0; j < nv; j++) top[j] = splat(-INFINITY);
+    for (int64_t i = 0; i < t->keys; i++) UNROLL for (int j = 0; j < nv; j++)
+        {
+            float *s = t->s + (i * nv + j) * W;
+            if (t->lo) store(s, hide_unseen(t, i, j, load(s)));
+            top[j] = vmax(load(s), top[j]);
+        }
+    UNROLL for (int j = 0; j < nv; j++) store(t->top + j * W, top[j]);
+}
+
+void KERNEL(panel_top)(const struct panel *t) { FOR_VECTORS(look_again, t); }
+
+/* --------------------------------------------------------------- softmax */
+
+INLINE vf exp_in_place(float *s, vf base)
+{
+    vf e = vexp(load(s) - base);
+    store(s, e);
+    return e;
+}
+
+/*
+ * As softmax_rows has it, lane by lane: the maximum drops NaN, whose own
+ * exponential is NaN; a maximum of -inf is subtracted as 0, and what such a
+ * lane holds, 0 or NaN, stays as it is. A tile is summed up by itself, in two
+ * halves: rounding then grows with the tile and the number of tiles, and not
+ * with the keys.
+ */
+INLINE void softmax(int nv, const struct panel *t)
+{
+    vf base[PANEL_VECTORS], sum[2][PANEL_VECTORS];
+    UNROLL for (int j = 0; j < nv; j++)
+    {
+        vf old = load(t->m + j * W), new = vmax(load(t->top + j * W), old);
+        base[j] = sel(new == -INFINITY, splat(0.0f), new);
+        vf fix = sel(old == -INFINITY, splat(1.0f), vexp(old - base[j]));
+        store(t->l + j * W, load(t->l + j * W) * fix);
+        store(t->top + j * W, fix);
+        store(t->m + j * W, new);
+        sum[0][j] = sum[1][j] = splat(0.0f);
+    }
+    float *s = t->s;
+    int64_t i = 0;
+    for (; i + 2 <= t->keys; i += 2) UNROLL for (int half = 0; half < 2; half++)
+        {
+            UNROLL for (int j = 0; j < nv; j++, s += W) sum[half][j] += exp_in_place(s, base[j]);
+        }
+    if (i < t->keys)
+        UNROLL for (int j = 0; j < nv; j++, s += W) sum[0][j] += exp_in_place(s, base[j]);
+    UNROLL for (int j = 0; j < nv; j++)
+        store(t->l + j * W, load(t->l + j * W) + (sum[0][j] + sum[1][j]));
+}
+
+void KERNEL(panel_softmax)(const struct panel *t) { FOR_VECTORS(softmax, t); }
+
+/* ---------------------------------------------------------------- values */
+
+INLINE void value_tile(int mr, int nv, const struct panel *t, int64_t d)
+{
+    tile c = {{{0}}};
+    fetch_rows(&t->ahead_k, t->keys * d / t->Dv, t->keys * (d + mr) / t->Dv);
+    multiply(mr, nv, c, t->keys, t->v + d, 1, t->ldv, t->s);
+    UNROLL for (int r = 0; r < mr; r++)
+    {
+        UNROLL for (int j = 0; j < nv; j++)
+        {
+            float *o = t->o + ((d + r) * nv + j) * W;
+            store(o, load(o) * load(t->top + j * W) + c[r][j]);
+        }
+    }
+}
+
+INLINE void values(int nv, const struct panel *t)
+{
+#define STEP(mr, d) value_tile(mr, nv, t, d)
+    FOR_TILES(t->Dv, STEP);
+#undef STEP
+}
+
+void KERNEL(panel_values)(const struct panel *t) { FOR_VECTORS(values, t); }
+
+/* ---------------------------------------------------------- in and out */
+
+/* Columns from at: the last vector of a row ends with it, and may overlap the one before. */
+INLINE int64_t last_start(int64_t d, int64_t D) { return d + W <= D ? d : D - W; }
+
+void KERNEL(panel_in)(int64_t rows, int32_t vectors, int64_t D, const float *const *x,
+                      float scale, float *y)
+{
+    int64_t lanes = (int64_t)vectors * W;
+    for (int64_t r0 = 0; r0 < lanes; r0 += W)
+        for (int64_t d = 0; d < D; d += W) {
+            int64_t at = D < W ? 0 : last_start(d, D), n = D < W ? D : W;
+            vf t[W];
+            UNROLL for (int i = 0; i < W; i++)
+            {
+                const float *row = x[r0 + i < rows ? r0 + i : rows - 1] + at;
+                t[i] = (D < W ? load_n(row, D) : load(row)) * scale;
+            }
+            transpose_vectors(t);
+            for (int64_t i = 0; i < n; i++) store(y + (at + i) * lanes + r0, t[i]);
+        }
+}
+
+void KERNEL(panel_out)(int64_t rows, int32_t vectors, int64_t D, const float *y, float *const *x)
+{
+    int64_t lanes = (int64_t)vectors * W;
+    for (int64_t r0 = 0; r0 < rows; r0 += W)
+        for (int64_t d = 0; d < D; d += W) {
+            int64_t at = D < W ? 0 : last_start(d, D), n = rows - r0 < W ? rows - r0 : W;
+            vf t[W];
+            UNROLL for (int i = 0; i < W; i++) t[i] =
+                at + i < D ? load(y + (at + i) * lanes + r0) : splat(0.0f);
+            transpose_vectors(t);
+            for (int64_t i = 0; i < n; i++)
+                if (D < W)
+                    store_n(x[r0 + i] + at, t[i], D);
+                else
+                    store(x[r0 + i] + at, t[i]);
+        }
+}

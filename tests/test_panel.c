@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The kernels of the vector engine, each against float64: queries in and
+ * outputs out of panels, scores with what each lane sees, the softmax along
+ * the keys, the weighted values. Rows of K and V end at an unreadable page.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "each_isa.h"
+#include "whitebox.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const int64_t sizes[] = {1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 67};
+#define N_SIZES ((int64_t)(sizeof sizes / sizeof *sizes))
+
+static float *aligned_floats(int64_t n)
+{
+    float *p = aligned_alloc(64, (size_t)round_up(n, LANES_MAX) * sizeof *p);
+    assert_non_null(p);
+    return p;
+}
+
+/* A panel of a random problem; lanes see nothing, something or everything. */
+struct problem {
+    struct pages k_pages, v_pages;
+    struct panel t;
+    int64_t lanes;
+    int32_t lo[64], hi[64];
+    float *old_o, old_m[64], old_l[64];
+};
+
+static void problem_make(struct problem *p, struct rng *rng, int64_t vectors, int64_t keys,
+                         int64_t Dk, int64_t Dv)
+{
+    memset(p, 0, sizeof *p);
+    int64_t lanes = p->lanes = vectors * kn->width, ldk = Dk + rng_int(rng, 0, 3), ldv = Dv + 1;
+    pages_end(&p->k_pages, (size_t)((keys - 1) * ldk + Dk) * sizeof(float));
+    pages_end(&p->v_pages, (size_t)((keys - 1) * ldv + Dv) * sizeof(float));
+    rng_normals(rng, (keys - 1) * ldk + Dk, p->k_pages.p, 1);
+    rng_normals(rng, (keys - 1) * ldv + Dv, p->v_pages.p, 1);
+    float *q = aligned_floats(Dk * lanes), *o = aligned_floats(Dv * lanes);
+    rng_normals(rng, Dk * lanes, q, 1);
+    rng_normals(rng, Dv * lanes, o, 1);
+    p->old_o = copy_floats(o, Dv * lanes);
+    p->t = (struct panel){.vectors = (int32_t)vectors,
+                          .keys = keys,
+                          .Dk = Dk,
+                          .Dv = Dv,
+                          .k = p->k_pages.p,
+                          .v = p->v_pages.p,
+                          .ldk = ldk,
+                          .ldv = ldv,
+                          .q = q,
+                          .o = o,
+                          .s = aligned_floats(keys * lanes),
+                          .top = aligned_floats(lanes),
+                          .m = aligned_floats(lanes),
+                          .l = aligned_floats(lanes),
+                          .all = {0, keys}};
+    for (int64_t i = 0; i < lanes; i++) {
+        bool begun = rng_chance(rng, 0.7);
+        p->t.m[i] = p->old_m[i] = begun ? (float)rng_int(rng, -9, 9) : -INFINITY;
+        p->t.l[i] = p->old_l[i] = begun ? (float)rng_int(rng, 1, 9) : 0.0f;
+        int64_t a = rng_int(rng, 0, keys), b = rng_int(rng, 0, keys);
+        p->lo[i] = (int32_t)min64(a, b);
+        p->hi[i] = (int32_t)max64(a, b);
+        p->t.all.lo = max64(p->t.all.lo, p->lo[i]);
+        p->t.all.hi = min64(p->t.all.hi, p->hi[i]);
+    }
+    if (rng_chance(rng, 0.5)) {
+        p->t.lo = p->lo;
+        p->t.hi = p->hi;
+    }
+    if (rng_chance(rng, 0.5)) p->t.ahead_v = p->t.ahead_k = (struct ahead){p->t.k, ldk + 64, 999};
+}
+
+static void problem_free(struct problem *p)
+{
+    float *all[] = {(float *)(uintptr_t)p->t.q, p->t.o, p->t.s, p->t.top, p->t.m, p->t.l};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+    free(p->old_o);
+    pages_free(&p->k_pages);
+    pages_free(&p->v_pages);
+}
+
+static bool sees(const struct problem *p, int64_t lane, int64_t j)
+{
+    return !p->t.lo || (j >= p->lo[lane] && j < p->hi[lane]);
+}
+
+static void expect_scores(const struct problem *p)
+{
+    const struct panel *t = &p->t;
+    for (int64_t lane = 0; lane < p->lanes; lane++) {
+        float top = -INFINITY;
+        for (int64_t j = 0; j < t->keys; j++) {
+            double dot = 0, size = 0;
+            for (int64_t d = 0; d < t->Dk; d++) {
+                double x = (double)t->k[j * t->ldk + d] * (double)t->q[d * p->lanes + lane];
+                dot += x;
+                size += fabs(x);
+            }
+            float got = t->s[j * p->lanes + lane];
+            if (!sees(p, lane, j))
+                assert_true(got == -INFINITY);
+            else if (!ref_close(dot, (ref_accumulation(t->Dk) + REF_U) * size, got))
+                fail_msg("key %d of %d, lane %d of %d", (int)j, (int)t->keys, (int)lane,
+                         (int)p->lanes);
+            top = fmaxf(top, got);
+        }
+        assert_true(t->top[lane] == top);
+    }
+}
+
+/* Scores as they are; weights, sum and maximum as they must become. */
+static void expect_softmax(const struct problem *p, const float *s)
+{
+    const struct panel *t = &p->t;
+    for (int64_t lane = 0; lane < p->lanes; lane++) {
+        double m = (double)p->old_m[lane], sum = 0;
+        for (int64_t j = 0; j < t->keys; j++) m = fmax(m, (double)s[j * p->lanes + lane]);
+        double base = isinf(m) ? 0 : m, old = (double)p->old_m[lane];
+        double fix = isinf(old) ? 1 : exp(old - base);
+        for (int64_t j = 0; j < t->keys; j++) {
+            double x = (double)s[j * p->lanes + lane] - base, e = exp(x);
+            /* the difference is rounded; results below 2^-126 are 0 */
+            double tol = e == 0 ? 0 : (4 + fabs(x)) * REF_U * e + 0x1p-126;
+            assert_true(ref_close(e, tol, t->s[j * p->lanes + lane]));
+            sum += e;
+        }
+        sum += (double)p->old_l[lane] * fix;
+        assert_true((double)t->m[lane] == m);
+        double x = isinf(old) ? 0 : fabs(old - base);
+        assert_true(ref_close(fix, (4 + x) * REF_U * fix + 0x1p-126, t->top[lane]));
+        assert_true(
+            ref_close(sum, (ref_accumulation(t->keys + 1) + 40 * REF_U) * sum, t->l[lane]));
+    }
+}
+
+static void expect_values(const struct problem *p)
+{
+    const struct panel *t = &p->t;
+    for (int64_t d = 0; d < t->Dv; d++)
+        for (int64_t lane = 0; lane < p->lanes; lane++) {
+            double sum = (double)p->old_o[d * p->lanes + lane] * (double)t->top[lane];
+            double size = fabs(sum);
+            for (int64_t j = 0; j < t->keys; j++) {
+                double x = (double)t->s[j * p->lanes + lane] * (double)t->v[j * t->ldv + d];
+                sum += x;
+                size += fabs(x);
+            }
+            assert_true(ref_close(sum, (ref_accumulation(t->keys + 1) + REF_U) * size,
+                                  t->o[d * p->lanes + lane]));
+        }
+}
+
+static void one_problem(int64_t vectors, int64_t keys, int64_t Dk, int64_t Dv)
+{
+    struct rng rng = rng_make((uint64_t)(keys * 10007 + Dk * 101 + Dv * 7 + vectors));
+    struct problem p;
+    problem_make(&p, &rng, vectors, keys, Dk, Dv);
+    kn->panel_scores(&p.t);
+    expect_scores(&p);
+    /* once more, from scores that are not hidden yet */
+    for (int64_t i = 0; i < keys * p.lanes; i++)
+        if (p.t.s[i] == -INFINITY) p.t.s[i] = NAN;
+    for (int64_t i = 0; i < p.lanes; i++) p.t.top[i] = 99;
+    kn->panel_top(&p.t);
+    for (int64_t j = 0; j < keys; j++)
+        for (int64_t i = 0; i < p.lanes; i++)
+            assert_true((p.t.s[j * p.lanes + i] == -INFINITY) == !sees(&p, i, j));
+    expect_scores(&p);
+    float *s = copy_floats(p.t.s, keys * p.lanes);
+    kn->panel_softmax(&p.t);
+    expect_softmax(&p, s);
+    kn->panel_values(&p.t);
+    expect_values(&p);
+    free(s);
+    problem_free(&p);
+}
+
+static void test_panels(void **state)
+{
+    (void)state;
+    for (int64_t n = 0; n < N_SIZES * N_SIZES; n++)
+        for (int64_t vectors = 1; vectors <= kn->panel_vectors; vectors++)
+            one_problem(vectors, sizes[n % N_SIZES], sizes[n / N_SIZES],
+                        sizes[(n + vectors) % N_SIZES]);
+}
+
+/* Scores of NaN payloads, +-inf and huge numbers: the maximum drops NaN, its exponential is NaN;
+   a lane that saw -inf only keeps what it has, 0 or NaN. */
+static void test_panel_specials(void **state)
+{
+    (void)state;
+    struct rng rng = rng_make(5);
+    struct problem p;
+    problem_make(&p, &rng, 1, 3, 4, 4);
+    p.t.lo = p.t.hi = NULL;
+    int64_t lanes = p.lanes;
+    for (int64_t i = 0; i < 3 * lanes; i++) p.t.s[i] = -INFINITY;
+    for (int64_t i = 0; i < 4 * lanes; i++) p.t.o[i] = i % lanes == 2 ? NAN : 1.0f;
+    for (int64_t i = 0; i < lanes; i++) {
+        p.t.m[i] = -INFINITY;
+        p.t.l[i] = i == 2 ? NAN : 0.0f;
+    }
+    uint32_t payload = 0xffc12345;
+    memcpy(&p.t.s[0], &payload, sizeof payload); /* lane 0: NaN beside 1 */
+    p.t.s[lanes] = 1.0f;
+    p.t.s[1] = INFINITY; /* lane 1: +inf */
+    kn->panel_top(&p.t);
+    assert_true(p.t.top[0] == 1.0f);
+    kn->panel_softmax(&p.t);
+    kn->panel_values(&p.t);
+    assert_true(isnan(p.t.l[0]) && isnan(p.t.s[0]) && p.t.s[lanes] == 1.0f && p.t.m[0] == 1.0f);
+    assert_true(isnan(p.t.l[1]) && p.t.m[1] == INFINITY);
+    assert_true(isnan(p.t.l[2]) && isnan(p.t.o[2]) && p.t.m[2] == -INFINITY);
+    assert_true(p.t.l[3] == 0.0f && p.t.o[3] == 1.0f && p.t.s[3] == 0.0f);
+    problem_free(&p);
+}
+
+static void in_and_out(int64_t rows, int64_t D)
+{
+    int32_t vectors = (int32_t)ceil_div(rows, kn->width);
+    int64_t lanes = (int64_t)vectors * kn->width;
+    struct pages pages[64], guard;
+    const float *x[64];
+    float *out[64], *y = aligned_floats(D * lanes);
+    for (int64_t r = 0; r < rows; r++) {
+        pages_end(&pages[r], (size_t)D * sizeof(float));
+        x[r] = out[r] = pages[r].p;
+        for (int64_t d = 0; d < D; d++) out[r][d] = (float)(r * 1000 + d);
+    }
+    pages_end(&guard, (size_t)(D * lanes) * sizeof(float)); /* the panel itself, at a page end */
+    kn->panel_in(rows, vectors, D, x, 0.5f, guard.p);
+    memcpy(y, guard.p, (size_t)(D * lanes) * sizeof *y);
+    for (int64_t d = 0; d < D; d++)
+        for (int64_t i = 0; i < lanes; i++)
+            assert_true(y[d * lanes + i] == 0.5f * (float)(min64(i, rows - 1) * 1000 + d));
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t d = 0; d < D; d++) out[r][d] = -1;
+    kn->panel_out(rows, vectors, D, guard.p, out);
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t d = 0; d < D; d++) assert_true(out[r][d] == y[d * lanes + r]);
+        pages_free(&pages[r]);
+    }
+    pages_free(&guard);
+    free(y);
+}
+
+static void test_in_and_out(void **state)
+{
+    (void)state;
+    for (int64_t rows = 1; rows <= kn->width * kn->panel_vectors; rows++)
+        for (int64_t D = 1; D <= 70; D += D < 40 ? 1 : 15) in_and_out(rows, D);
+}
+
+/* A lane's bits do not depend on how many vectors the panel has. */
+static void test_lanes_are_independent(void **state)
+{
+    (void)state;
+    for (int64_t n = 0; n < N_SIZES; n++) {
+        struct rng rng = rng_make((uint64_t)n);
+        struct problem all;
+        problem_make(&all, &rng, kn->panel_vectors, sizes[n], sizes[N_SIZES - 1 - n], 9);
+        int64_t W = kn->width, keys = all.t.keys;
+        float *q = aligned_floats(all.t.Dk * W), *o = aligned_floats(9 * W);
+        float *s = aligned_floats(keys * W), few[3][16];
+        for (int64_t i = 0; i < all.t.Dk * W; i++) q[i] = all.t.q[i / W * all.lanes + i % W];
+        for (int64_t i = 0; i < 9 * W; i++) o[i] = all.t.o[i / W * all.lanes + i % W];
+        memcpy(few[0], all.t.m, sizeof few[0]);
+        memcpy(few[1], all.t.l, sizeof few[1]);
+        struct panel one = all.t;
+        one.vectors = 1;
+        one.q = q;
+        one.o = o;
+        one.s = s;
+        one.m = few[0];
+        one.l = few[1];
+        one.top = few[2];
+        const struct panel *both[] = {&all.t, &one};
+        for (int i = 0; i < 2; i++) {
+            kn->panel_scores(both[i]);
+            kn->panel_softmax(both[i]);
+            kn->panel_values(both[i]);
+        }
+        for (int64_t i = 0; i < 9; i++)
+            assert_true(same_bits("o", all.t.o + i * all.lanes, o + i * W, W));
+        assert_true(same_bits("l", all.t.l, one.l, W));
+        problem_free(&all);
+        free(q);
+        free(o);
+        free(s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_panels),
+        cmocka_unit_test(test_panel_specials),
+        cmocka_unit_test(test_in_and_out),
+        cmocka_unit_test(test_lanes_are_independent),
+    };
+    return RUN_ON_EACH_ISA("panel", tests);
+}
