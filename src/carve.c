@@ -27,13 +27,14 @@ static void carve_panels(const struct job *job, const struct cut *cut, int64_t r
 {
     const attn_op *op = job->op;
     int64_t lanes = (int64_t)op->kernels->width * op->kernels->panel_vectors;
-    scratch->s = attn_i_carve(c, cut->tile_keys * lanes, sizeof(float));
+    scratch->s = attn_i_carve(c, longest_tile(cut) * lanes, sizeof(float));
     scratch->q_panels = attn_i_carve(c, op->Dk * rows, sizeof(float));
     scratch->o_panels = attn_i_carve(c, op->Dv * rows, sizeof(float));
     scratch->top = attn_i_carve(c, lanes, sizeof(float));
     scratch->lo = attn_i_carve(c, lanes, sizeof(int32_t));
     scratch->hi = attn_i_carve(c, lanes, sizeof(int32_t));
-    scratch->strip = attn_i_carve(c, lanes * round_up(cut->tile_keys, LANES_MAX), sizeof(float));
+    scratch->strip =
+        attn_i_carve(c, lanes * round_up(longest_tile(cut), LANES_MAX), sizeof(float));
     scratch->columns = attn_i_carve(c, lanes, sizeof(int32_t[2]));
 }
 
@@ -45,7 +46,7 @@ static void carve_cut(const struct job *job, const struct cut *cut, int64_t head
     rows = round_up(rows, LANES_MAX);
     scratch->m = attn_i_carve(c, rows, sizeof(float));
     scratch->l = attn_i_carve(c, rows, sizeof(float));
-    scratch->v_copy = attn_i_carve(c, min64(cut->tile_keys, job->Lk),
+    scratch->v_copy = attn_i_carve(c, min64(longest_tile(cut), job->Lk),
                                    (size_t)round_up(op->Dv, LANES_MAX) * sizeof(float));
     bool pointers = cut->path == PATH_DECODE || cut->path == PATH_VECTOR;
     scratch->q_rows = attn_i_carve(c, pointers ? rows : 0, sizeof(float *));

@@ -53,7 +53,7 @@ static struct strip head_strip(const struct block *blk, const struct part *p,
                                const struct kv_tile *kv, int64_t r)
 {
     int64_t row = p->row0 + r, g = row / blk->nq, i = row % blk->nq;
-    int64_t lds = round_up(blk->cut->tile_keys, LANES_MAX);
+    int64_t lds = round_up(longest_tile(blk->cut), LANES_MAX);
     struct strip t = {
         .b = blk->b,
         .h = blk->h0 + g,
@@ -73,9 +73,9 @@ static struct strip head_strip(const struct block *blk, const struct part *p,
 static bool needs_strips(const struct job *job)
 {
     const attn_args *args = job->args;
-    return job->op->scale == 0.0f || job->op->softcap > 0.0f || args->slopes ||
-           args->mask_add.data || args->mask_bool.data || args->segments_q ||
-           args->scores[ATTN_STAGE_MASKED] || args->scores[ATTN_STAGE_WEIGHTS];
+    return job->op->scale == 0.0f || args->slopes || args->mask_add.data ||
+           args->mask_bool.data || args->segments_q || args->scores[ATTN_STAGE_MASKED] ||
+           args->scores[ATTN_STAGE_WEIGHTS];
 }
 
 /* What the rows of a panel see together. A strip that sees nothing has only its outputs. */
@@ -115,7 +115,7 @@ static void rules_by_strips(const struct block *blk, const struct part *p,
                             const struct kv_tile *kv, const struct panel *t, enum sight sight)
 {
     const struct kernels *kn = blk->job->op->kernels;
-    int64_t lds = round_up(blk->cut->tile_keys, LANES_MAX);
+    int64_t lds = round_up(longest_tile(blk->cut), LANES_MAX);
     kn->transpose(kv->count, p->lanes, t->s, p->lanes, blk->scratch->strip, lds);
     for (int64_t r = 0; r < p->rows;) {
         struct strip strip = head_strip(blk, p, kv, r);
@@ -188,47 +188,74 @@ static struct kv_tile cut_tile(const struct kv_tile *tile, struct span keys)
     return kv;
 }
 
+/* From scores to weights, by all rules. A softcap alone goes by elements, before any is hidden. */
+static void panel_weights(const struct block *blk, const struct part *p, const struct kv_tile *kv,
+                          struct panel *t, enum sight sight)
+{
+    const attn_op *op = blk->job->op;
+    bool strips = needs_strips(blk->job), cap = !strips && op->softcap > 0.0f;
+    if (!strips && !cap && sight != SEES_ALL) point_at_keys(blk, p, kv, t);
+    op->kernels->panel_scores(t);
+    if (strips) rules_by_strips(blk, p, kv, t, sight);
+    if (cap) {
+        attn_i_cap_row(op, kv->count * p->lanes, t->s);
+        if (sight != SEES_ALL) point_at_keys(blk, p, kv, t);
+        op->kernels->panel_top(t);
+    }
+    op->kernels->panel_softmax(t);
+}
+
 static void attend_panel(const struct block *blk, struct kv_state *tile, const struct part *p,
                          bool first, bool more)
 {
-    const struct kernels *kn = blk->job->op->kernels;
-    struct span i = panel_queries(blk, p),
-                tile_keys = {tile->kv.j0, tile->kv.j0 + tile->kv.count};
-    struct span keys = span_and(attn_i_rows_span(blk->job, &blk->item, i.lo, i.hi), tile_keys);
+    struct span i = panel_queries(blk, p);
+    struct span keys = {tile->kv.j0, tile->kv.j0 + tile->kv.count};
+    keys = span_and(attn_i_rows_span(blk->job, &blk->item, i.lo, i.hi), keys);
     if (keys.lo >= keys.hi) return;
     struct kv_tile kv = cut_tile(&tile->kv, keys);
     struct panel t = panel_state(blk, p, &kv);
     t.all.lo = attn_i_row_span(blk->job, &blk->item, i.hi - 1).lo - kv.j0;
     t.all.hi = attn_i_row_span(blk->job, &blk->item, i.lo).hi - kv.j0;
-    bool strips = needs_strips(blk->job);
     enum sight sight = t.all.lo <= 0 && t.all.hi >= kv.count ? SEES_ALL : SEES_SOME;
-    if (strips) sight = panel_sight(blk, p, &kv);
+    if (needs_strips(blk->job)) sight = panel_sight(blk, p, &kv);
     if (sight == SEES_NONE) return;
-    if (!strips && sight != SEES_ALL) point_at_keys(blk, p, &kv, &t);
     if (first) t.ahead_v = (struct ahead){kv.v, kv.ldv, t.Dv};
-    kn->panel_scores(&t);
-    if (strips) rules_by_strips(blk, p, &kv, &t, sight);
-    kn->panel_softmax(&t);
+    panel_weights(blk, p, &kv, &t, sight);
     bool copy = sight != SEES_ALL && attn_i_has_nan(blk, tile);
     struct kv_tile values = cut_tile(attn_i_values_for(blk, tile, copy), keys);
     t.v = values.v;
     t.ldv = values.ldv;
     if (first && more) t.ahead_k = (struct ahead){kv.k + kv.count * kv.ldk, kv.ldk, t.Dk};
-    kn->panel_values(&t);
+    blk->job->op->kernels->panel_values(&t);
     if (copy) repair(blk, p, &kv, &t);
 }
 
 /* ----------------------------------------------------------------- blocks */
 
+#define LINE 16 /* floats in a cache line */
+
+/* Rows that are about to be read or written, 16 of them at once: more streams than the hardware
+   follows. */
+static void fetch_rows(float *const *rows, int64_t n, int64_t D)
+{
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t d = 0; d < D; d += LINE) __builtin_prefetch(rows[r] + d, 1, 2);
+}
+
 static void panels_in(const struct block *blk)
 {
     const attn_op *op = blk->job->op;
-    for (int64_t n = 0; n < panel_count(blk); n++) {
-        struct part p = panel_of(blk, n);
+    const struct thread_scratch *scratch = blk->scratch;
+    int64_t panels = panel_count(blk);
+    for (int64_t n = 0; n < panels; n++) {
+        struct part p = panel_of(blk, n), next = panel_of(blk, n + 1 < panels ? n + 1 : n);
+        for (int64_t r = 0; r < next.rows; r++)
+            for (int64_t d = 0; d < op->Dk; d += LINE)
+                __builtin_prefetch(scratch->q_rows[next.row0 + r] + d, 0, 2);
         op->kernels->panel_in(p.rows, (int32_t)(p.lanes / op->kernels->width), op->Dk,
-                              blk->scratch->q_rows + p.row0, attn_i_alpha(op),
-                              blk->scratch->q_panels + p.row0 * op->Dk);
-        memset(blk->scratch->o_panels + p.row0 * op->Dv, 0,
+                              scratch->q_rows + p.row0, attn_i_alpha(op),
+                              scratch->q_panels + p.row0 * op->Dk);
+        memset(scratch->o_panels + p.row0 * op->Dv, 0,
                (size_t)(p.lanes * op->Dv) * sizeof(float));
         for (int64_t r = p.rows; r < p.lanes; r++) { /* lanes to spare */
             blk->m[p.row0 + r] = -INFINITY;
@@ -240,29 +267,40 @@ static void panels_in(const struct block *blk)
 static void panels_out(const struct block *blk)
 {
     const attn_op *op = blk->job->op;
-    for (int64_t n = 0; n < panel_count(blk); n++) {
-        struct part p = panel_of(blk, n);
+    const struct thread_scratch *scratch = blk->scratch;
+    int64_t panels = panel_count(blk);
+    fetch_rows(scratch->o_rows, panel_of(blk, 0).rows, op->Dv);
+    for (int64_t n = 0; n < panels; n++) {
+        struct part p = panel_of(blk, n), next = panel_of(blk, n + 1 < panels ? n + 1 : n);
+        fetch_rows(scratch->o_rows + next.row0, next.rows, op->Dv);
         op->kernels->panel_out(p.rows, (int32_t)(p.lanes / op->kernels->width), op->Dv,
-                               blk->scratch->o_panels + p.row0 * op->Dv,
-                               blk->scratch->o_rows + p.row0);
+                               scratch->o_panels + p.row0 * op->Dv, scratch->o_rows + p.row0);
     }
+}
+
+/* Where the tile at j ends: tiles are counted from the first key, whatever the block sees. */
+static int64_t tile_end(const struct block *blk, int64_t j)
+{
+    int64_t rest = blk->keys.hi - j;
+    return rest <= longest_tile(blk->cut) ? blk->keys.hi : j + blk->cut->tile_keys;
 }
 
 void attn_i_vector_attend(const struct block *blk)
 {
-    int64_t tile_keys = blk->cut->tile_keys;
     struct span keys = attn_i_rows_span(blk->job, &blk->item, blk->i0, blk->i0 + blk->nq);
     keys = span_and(keys, blk->keys);
     attn_i_point_at_rows(blk);
     if (attn_i_raw_scores(blk, 0, 0)) attn_i_raw_by_rows(blk);
     if (keys.lo >= keys.hi) return;
     panels_in(blk);
-    int64_t skipped = (keys.lo - blk->keys.lo) / tile_keys;
-    for (int64_t j = blk->keys.lo + skipped * tile_keys; j < keys.hi; j += tile_keys) {
-        struct kv_state tile = {.kv = attn_i_kv_tile(blk, j, min64(tile_keys, keys.hi - j))};
+    for (int64_t j = blk->keys.lo, end; j < keys.hi; j = end) {
+        end = tile_end(blk, j);
+        if (end <= keys.lo) continue;
+        int64_t hi = min64(end, keys.hi);
+        struct kv_state tile = {.kv = attn_i_kv_tile(blk, j, hi - j)};
         for (int64_t n = 0; n < panel_count(blk); n++) {
             struct part p = panel_of(blk, n);
-            attend_panel(blk, &tile, &p, n == 0, j + tile_keys < keys.hi);
+            attend_panel(blk, &tile, &p, n == 0, hi < keys.hi);
         }
     }
     panels_out(blk);

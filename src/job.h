@@ -105,6 +105,13 @@ const struct cut *attn_i_cut(const struct job *job, const struct plan *plan, int
 /* Blocks of an item of Lq queries; 0 of none. */
 int64_t attn_i_item_blocks(const struct job *job, const struct plan *plan, int64_t Lq);
 
+/* Keys in the last tile of the vector engine, at most: a short rest is no tile of its own (197 keys:
+   x1.02, Zen 4). */
+static inline int64_t longest_tile(const struct cut *cut)
+{
+    return cut->tile_keys + cut->tile_keys / 4;
+}
+
 /* Queries in each strip but the last of an item of Lq > 0: about even shares of whole units. */
 static inline int64_t strip_height(const struct cut *cut, int64_t Lq)
 {
