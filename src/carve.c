@@ -33,8 +33,7 @@ static void carve_panels(const struct job *job, const struct cut *cut, int64_t r
     scratch->top = attn_i_carve(c, lanes, sizeof(float));
     scratch->lo = attn_i_carve(c, lanes, sizeof(int32_t));
     scratch->hi = attn_i_carve(c, lanes, sizeof(int32_t));
-    scratch->strip =
-        attn_i_carve(c, lanes * round_up(longest_tile(cut), LANES_MAX), sizeof(float));
+    scratch->strip = attn_i_carve(c, lanes * STRIP_KEYS, sizeof(float));
     scratch->columns = attn_i_carve(c, lanes, sizeof(int32_t[2]));
 }
 

@@ -12,32 +12,42 @@
 
 #include <math.h>
 
-/* A panel of a block. */
+/* A panel of a block: panels share its vectors evenly. */
 struct part {
+    int64_t n, count;   /* the nth of so many */
     int64_t row0, rows; /* of the block */
     int64_t lanes;
 };
 
 static int64_t block_rows(const struct block *blk) { return blk->heads * blk->nq; }
 
-static int64_t panel_count(const struct block *blk)
+/* Panel n, from which the vectors from on are not in panels yet. */
+static struct part panel_at(const struct block *blk, int64_t n, int64_t count, int64_t from)
 {
-    const struct kernels *kn = blk->job->op->kernels;
-    return ceil_div(ceil_div(block_rows(blk), kn->width), kn->panel_vectors);
-}
-
-/* Panels share the vectors of a block evenly. */
-static struct part panel_of(const struct block *blk, int64_t n)
-{
-    const struct kernels *kn = blk->job->op->kernels;
-    int64_t vectors = ceil_div(block_rows(blk), kn->width), panels = panel_count(blk);
-    int64_t from = vectors * n / panels, to = vectors * (n + 1) / panels;
+    int64_t W = blk->job->op->kernels->width, rows = block_rows(blk);
+    int64_t to = ceil_div(rows, W) * (n + 1) / count;
     struct part p = {
-        .row0 = from * kn->width,
-        .rows = min64(to * kn->width, block_rows(blk)) - from * kn->width,
-        .lanes = (to - from) * kn->width,
+        .n = n,
+        .count = count,
+        .row0 = from * W,
+        .rows = min64(to * W, rows) - from * W,
+        .lanes = (to - from) * W,
     };
     return p;
+}
+
+static struct part first_panel(const struct block *blk)
+{
+    const struct kernels *kn = blk->job->op->kernels;
+    int64_t vectors = ceil_div(block_rows(blk), kn->width);
+    return panel_at(blk, 0, ceil_div(vectors, kn->panel_vectors), 0);
+}
+
+/* After the last, n is count. */
+static struct part next_panel(const struct block *blk, const struct part *p)
+{
+    int64_t W = blk->job->op->kernels->width;
+    return panel_at(blk, p->n + 1, p->count, (p->row0 + p->lanes) / W);
 }
 
 /* The queries of a panel, as a range: all where it holds more than one head. */
@@ -53,7 +63,6 @@ static struct strip head_strip(const struct block *blk, const struct part *p,
                                const struct kv_tile *kv, int64_t r)
 {
     int64_t row = p->row0 + r, g = row / blk->nq, i = row % blk->nq;
-    int64_t lds = round_up(longest_tile(blk->cut), LANES_MAX);
     struct strip t = {
         .b = blk->b,
         .h = blk->h0 + g,
@@ -61,8 +70,8 @@ static struct strip head_strip(const struct block *blk, const struct part *p,
         .rows = min64(p->rows - r, blk->nq - i),
         .j0 = kv->j0,
         .cols = kv->count,
-        .s = blk->scratch->strip + r * lds,
-        .lds = lds,
+        .s = blk->scratch->strip + r * STRIP_KEYS,
+        .lds = STRIP_KEYS,
     };
     return t;
 }
@@ -78,7 +87,18 @@ static bool needs_strips(const struct job *job)
            args->scores[ATTN_STAGE_WEIGHTS];
 }
 
-/* What the rows of a panel see together. A strip that sees nothing has only its outputs. */
+/* The keys [keys.lo, keys.hi) of a tile. */
+static struct kv_tile cut_tile(const struct kv_tile *tile, struct span keys)
+{
+    struct kv_tile kv = *tile;
+    kv.k += (keys.lo - tile->j0) * tile->ldk;
+    kv.v += (keys.lo - tile->j0) * tile->ldv;
+    kv.j0 = keys.lo;
+    kv.count = keys.hi - keys.lo;
+    return kv;
+}
+
+/* What the rows of a panel see together. */
 static enum sight panel_sight(const struct block *blk, const struct part *p,
                               const struct kv_tile *kv)
 {
@@ -90,12 +110,6 @@ static enum sight panel_sight(const struct block *blk, const struct part *p,
         none = none && sight == SEES_NONE;
         r += t.rows;
     }
-    if (none)
-        for (int64_t r = 0; r < p->rows;) {
-            struct strip t = head_strip(blk, p, kv, r);
-            attn_i_strip_skip(blk, &t);
-            r += t.rows;
-        }
     return none ? SEES_NONE : all ? SEES_ALL : SEES_SOME;
 }
 
@@ -110,21 +124,35 @@ static void strip_rules(const struct block *blk, const struct strip *t)
     }
 }
 
-/* The scores of a panel through the rules, row by row. */
-static void rules_by_strips(const struct block *blk, const struct part *p,
-                            const struct kv_tile *kv, const struct panel *t, enum sight sight)
+/* The scores s of a panel and STRIP_KEYS keys through the rules, row by row. */
+static void strips_of(const struct block *blk, const struct part *p, const struct kv_tile *kv,
+                      float *s, enum sight sight)
 {
     const struct kernels *kn = blk->job->op->kernels;
-    int64_t lds = round_up(longest_tile(blk->cut), LANES_MAX);
-    kn->transpose(kv->count, p->lanes, t->s, p->lanes, blk->scratch->strip, lds);
+    if (sight != SEES_NONE)
+        kn->transpose(kv->count, p->lanes, s, p->lanes, blk->scratch->strip, STRIP_KEYS);
     for (int64_t r = 0; r < p->rows;) {
         struct strip strip = head_strip(blk, p, kv, r);
         strip.sight = sight;
-        strip_rules(blk, &strip);
+        if (sight == SEES_NONE)
+            attn_i_strip_skip(blk, &strip);
+        else
+            strip_rules(blk, &strip);
         r += strip.rows;
     }
-    kn->transpose(p->lanes, kv->count, blk->scratch->strip, lds, t->s, p->lanes);
-    kn->panel_top(t);
+    if (sight != SEES_NONE)
+        kn->transpose(p->lanes, kv->count, blk->scratch->strip, STRIP_KEYS, s, p->lanes);
+}
+
+/* All of a tile; a panel that sees nothing of it has only its outputs. */
+static void rules_by_strips(const struct block *blk, const struct part *p,
+                            const struct kv_tile *kv, float *s, enum sight sight)
+{
+    for (int64_t j = 0; j < kv->count; j += STRIP_KEYS) {
+        struct span keys = {kv->j0 + j, kv->j0 + min64(j + STRIP_KEYS, kv->count)};
+        struct kv_tile some = cut_tile(kv, keys);
+        strips_of(blk, p, &some, s + j * p->lanes, sight);
+    }
 }
 
 /* What each lane sees of the tile, as far as intervals say. */
@@ -132,9 +160,10 @@ static void point_at_keys(const struct block *blk, const struct part *p, const s
                           struct panel *t)
 {
     int32_t *lo = blk->scratch->lo, *hi = blk->scratch->hi;
+    int64_t i = p->row0 % blk->nq;
     for (int64_t lane = 0; lane < p->lanes; lane++) {
-        int64_t row = p->row0 + min64(lane, p->rows - 1);
-        struct span keys = attn_i_row_span(blk->job, &blk->item, blk->i0 + row % blk->nq);
+        struct span keys = attn_i_row_span(blk->job, &blk->item, blk->i0 + i);
+        if (lane + 1 < p->rows) i = i + 1 < blk->nq ? i + 1 : 0; /* spare lanes as the last */
         lo[lane] = (int32_t)min64(max64(keys.lo - kv->j0, 0), kv->count);
         hi[lane] = (int32_t)min64(max64(keys.hi - kv->j0, 0), kv->count);
     }
@@ -177,17 +206,6 @@ static struct panel panel_state(const struct block *blk, const struct part *p,
     return t;
 }
 
-/* The keys [from, to) of a tile. */
-static struct kv_tile cut_tile(const struct kv_tile *tile, struct span keys)
-{
-    struct kv_tile kv = *tile;
-    kv.k += (keys.lo - tile->j0) * tile->ldk;
-    kv.v += (keys.lo - tile->j0) * tile->ldv;
-    kv.j0 = keys.lo;
-    kv.count = keys.hi - keys.lo;
-    return kv;
-}
-
 /* From scores to weights, by all rules. A softcap alone goes by elements, before any is hidden. */
 static void panel_weights(const struct block *blk, const struct part *p, const struct kv_tile *kv,
                           struct panel *t, enum sight sight)
@@ -196,17 +214,18 @@ static void panel_weights(const struct block *blk, const struct part *p, const s
     bool strips = needs_strips(blk->job), cap = !strips && op->softcap > 0.0f;
     if (!strips && !cap && sight != SEES_ALL) point_at_keys(blk, p, kv, t);
     op->kernels->panel_scores(t);
-    if (strips) rules_by_strips(blk, p, kv, t, sight);
+    if (strips) rules_by_strips(blk, p, kv, t->s, sight);
     if (cap) {
         attn_i_cap_row(op, kv->count * p->lanes, t->s);
         if (sight != SEES_ALL) point_at_keys(blk, p, kv, t);
-        op->kernels->panel_top(t);
     }
+    if (strips || cap) op->kernels->panel_top(t);
     op->kernels->panel_softmax(t);
 }
 
+/* more: other tiles follow. */
 static void attend_panel(const struct block *blk, struct kv_state *tile, const struct part *p,
-                         bool first, bool more)
+                         bool more)
 {
     struct span i = panel_queries(blk, p);
     struct span keys = {tile->kv.j0, tile->kv.j0 + tile->kv.count};
@@ -218,44 +237,31 @@ static void attend_panel(const struct block *blk, struct kv_state *tile, const s
     t.all.hi = attn_i_row_span(blk->job, &blk->item, i.lo).hi - kv.j0;
     enum sight sight = t.all.lo <= 0 && t.all.hi >= kv.count ? SEES_ALL : SEES_SOME;
     if (needs_strips(blk->job)) sight = panel_sight(blk, p, &kv);
-    if (sight == SEES_NONE) return;
-    if (first) t.ahead_v = (struct ahead){kv.v, kv.ldv, t.Dv};
+    if (sight == SEES_NONE) {
+        rules_by_strips(blk, p, &kv, t.s, sight);
+        return;
+    }
+    if (p->n == 0) t.ahead_v = (struct ahead){kv.v, kv.ldv, t.Dv};
     panel_weights(blk, p, &kv, &t, sight);
     bool copy = sight != SEES_ALL && attn_i_has_nan(blk, tile);
     struct kv_tile values = cut_tile(attn_i_values_for(blk, tile, copy), keys);
     t.v = values.v;
     t.ldv = values.ldv;
-    if (first && more) t.ahead_k = (struct ahead){kv.k + kv.count * kv.ldk, kv.ldk, t.Dk};
+    if (p->n == 0 && more) t.ahead_k = (struct ahead){kv.k + kv.count * kv.ldk, kv.ldk, t.Dk};
     blk->job->op->kernels->panel_values(&t);
     if (copy) repair(blk, p, &kv, &t);
 }
 
 /* ----------------------------------------------------------------- blocks */
 
-#define LINE 16 /* floats in a cache line */
-
-/* Rows that are about to be read or written, 16 of them at once: more streams than the hardware
-   follows. */
-static void fetch_rows(float *const *rows, int64_t n, int64_t D)
-{
-    for (int64_t r = 0; r < n; r++)
-        for (int64_t d = 0; d < D; d += LINE) __builtin_prefetch(rows[r] + d, 1, 2);
-}
-
 static void panels_in(const struct block *blk)
 {
     const attn_op *op = blk->job->op;
-    const struct thread_scratch *scratch = blk->scratch;
-    int64_t panels = panel_count(blk);
-    for (int64_t n = 0; n < panels; n++) {
-        struct part p = panel_of(blk, n), next = panel_of(blk, n + 1 < panels ? n + 1 : n);
-        for (int64_t r = 0; r < next.rows; r++)
-            for (int64_t d = 0; d < op->Dk; d += LINE)
-                __builtin_prefetch(scratch->q_rows[next.row0 + r] + d, 0, 2);
+    for (struct part p = first_panel(blk); p.n < p.count; p = next_panel(blk, &p)) {
         op->kernels->panel_in(p.rows, (int32_t)(p.lanes / op->kernels->width), op->Dk,
-                              scratch->q_rows + p.row0, attn_i_alpha(op),
-                              scratch->q_panels + p.row0 * op->Dk);
-        memset(scratch->o_panels + p.row0 * op->Dv, 0,
+                              blk->scratch->q_rows + p.row0, attn_i_alpha(op),
+                              blk->scratch->q_panels + p.row0 * op->Dk);
+        memset(blk->scratch->o_panels + p.row0 * op->Dv, 0,
                (size_t)(p.lanes * op->Dv) * sizeof(float));
         for (int64_t r = p.rows; r < p.lanes; r++) { /* lanes to spare */
             blk->m[p.row0 + r] = -INFINITY;
@@ -267,15 +273,10 @@ static void panels_in(const struct block *blk)
 static void panels_out(const struct block *blk)
 {
     const attn_op *op = blk->job->op;
-    const struct thread_scratch *scratch = blk->scratch;
-    int64_t panels = panel_count(blk);
-    fetch_rows(scratch->o_rows, panel_of(blk, 0).rows, op->Dv);
-    for (int64_t n = 0; n < panels; n++) {
-        struct part p = panel_of(blk, n), next = panel_of(blk, n + 1 < panels ? n + 1 : n);
-        fetch_rows(scratch->o_rows + next.row0, next.rows, op->Dv);
+    for (struct part p = first_panel(blk); p.n < p.count; p = next_panel(blk, &p))
         op->kernels->panel_out(p.rows, (int32_t)(p.lanes / op->kernels->width), op->Dv,
-                               scratch->o_panels + p.row0 * op->Dv, scratch->o_rows + p.row0);
-    }
+                               blk->scratch->o_panels + p.row0 * op->Dv,
+                               blk->scratch->o_rows + p.row0);
 }
 
 /* Where the tile at j ends: tiles are counted from the first key, whatever the block sees. */
@@ -298,10 +299,8 @@ void attn_i_vector_attend(const struct block *blk)
         if (end <= keys.lo) continue;
         int64_t hi = min64(end, keys.hi);
         struct kv_state tile = {.kv = attn_i_kv_tile(blk, j, hi - j)};
-        for (int64_t n = 0; n < panel_count(blk); n++) {
-            struct part p = panel_of(blk, n);
-            attend_panel(blk, &tile, &p, n == 0, hi < keys.hi);
-        }
+        for (struct part p = first_panel(blk); p.n < p.count; p = next_panel(blk, &p))
+            attend_panel(blk, &tile, &p, hi < keys.hi);
     }
     panels_out(blk);
 }

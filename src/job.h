@@ -105,6 +105,9 @@ const struct cut *attn_i_cut(const struct job *job, const struct plan *plan, int
 /* Blocks of an item of Lq queries; 0 of none. */
 int64_t attn_i_item_blocks(const struct job *job, const struct plan *plan, int64_t Lq);
 
+/* Keys in a strip of the vector engine: its rows, and the lanes they came from, stay in L1. */
+#define STRIP_KEYS 64
+
 /* Keys in the last tile of the vector engine, at most: a short rest is no tile of its own (197 keys:
    x1.02, Zen 4). */
 static inline int64_t longest_tile(const struct cut *cut)
