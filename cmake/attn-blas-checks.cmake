@@ -4,12 +4,22 @@
 set(CMAKE_REQUIRED_LIBRARIES attn::blas)
 set(CMAKE_REQUIRED_QUIET ON)
 
-check_c_source_compiles("
+# As in src/blas.c: a build may put something before all its names.
+set(blas_prefix "
+#ifdef BLAS_SYMBOL_PREFIX
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define BLAS(name) JOIN(BLAS_SYMBOL_PREFIX, name)
+#else
+#define BLAS(name) name
+#endif")
+
+check_c_source_compiles("${blas_prefix}
 #include <cblas.h>
 int main(void)
 {
     float x = 1;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, 1, 1, 1, 1, &x, 1, &x, 1, 0, &x, 1);
+    BLAS(cblas_sgemm)(CblasRowMajor, CblasNoTrans, CblasTrans, 1, 1, 1, 1, &x, 1, &x, 1, 0, &x, 1);
     return 0;
 }" ATTN_CBLAS_WORKS)
 if(NOT ATTN_CBLAS_WORKS)
@@ -33,23 +43,24 @@ endif()
 
 # The functions of OpenBLAS that every release has; what newer releases add is
 # looked up at run time.
-check_c_source_compiles("
-char *openblas_get_config(void);
-int openblas_get_parallel(void);
-int openblas_get_num_threads(void);
-void openblas_set_num_threads(int n);
+check_c_source_compiles("${blas_prefix}
+char *BLAS(openblas_get_config)(void);
+int BLAS(openblas_get_parallel)(void);
+int BLAS(openblas_get_num_threads)(void);
+void BLAS(openblas_set_num_threads)(int n);
 int main(void)
 {
-    openblas_set_num_threads(openblas_get_num_threads());
-    return openblas_get_parallel() + openblas_get_config()[0];
+    BLAS(openblas_set_num_threads)(BLAS(openblas_get_num_threads)());
+    return BLAS(openblas_get_parallel)() + BLAS(openblas_get_config)()[0];
 }" ATTN_BLAS_IS_OPENBLAS)
 set(ATTN_BLAS_DEFINITIONS "")
 if(ATTN_BLAS_IS_OPENBLAS)
     set(ATTN_BLAS_DEFINITIONS ATTN_HAVE_OPENBLAS=1)
-elseif(ATTN_BLAS STREQUAL "openblas")
+elseif(NOT ATTN_BLAS STREQUAL "generic")
     message(FATAL_ERROR "The library found as OpenBLAS lacks openblas_get_parallel and its like. "
         "To build on another BLAS say -DATTN_BLAS=generic.")
 endif()
 
+unset(blas_prefix)
 unset(CMAKE_REQUIRED_LIBRARIES)
 unset(CMAKE_REQUIRED_QUIET)

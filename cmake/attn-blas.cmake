@@ -2,8 +2,8 @@
 # Finds the BLAS under libattn; used by the build, and by the installed
 # attn-config.cmake for the static library.
 #
-# attn_find_blas(kind), kind openblas or generic, defines the imported target
-# attn::blas when it finds one, and sets
+# attn_find_blas(kind), kind openblas, scipy-openblas or generic, defines the
+# imported target attn::blas when it finds one, and sets
 #   ATTN_BLAS_PC         the pkg-config module it came from, or empty
 #   ATTN_BLAS_LIBRARIES  without a module: what to link
 
@@ -12,18 +12,21 @@ include_guard(GLOBAL)
 function(attn_find_blas kind)
     set(ATTN_BLAS_PC "" PARENT_SCOPE)
     set(ATTN_BLAS_LIBRARIES "" PARENT_SCOPE)
-    if(kind STREQUAL "openblas")
+    if(kind STREQUAL "openblas" OR kind STREQUAL "scipy-openblas")
         find_package(PkgConfig QUIET)
         if(PkgConfig_FOUND)
-            pkg_check_modules(ATTN_OPENBLAS QUIET IMPORTED_TARGET GLOBAL openblas)
+            pkg_check_modules(ATTN_OPENBLAS QUIET IMPORTED_TARGET GLOBAL ${kind})
         endif()
         if(TARGET PkgConfig::ATTN_OPENBLAS)
-            set(ATTN_BLAS_PC openblas PARENT_SCOPE)
+            set(ATTN_BLAS_PC ${kind} PARENT_SCOPE)
             if(NOT TARGET attn::blas)
                 message(STATUS "Found OpenBLAS ${ATTN_OPENBLAS_VERSION} by pkg-config")
                 add_library(attn::blas INTERFACE IMPORTED GLOBAL)
                 target_link_libraries(attn::blas INTERFACE PkgConfig::ATTN_OPENBLAS)
             endif()
+            return()
+        endif()
+        if(kind STREQUAL "scipy-openblas") # has no other way to be found
             return()
         endif()
         set(BLA_VENDOR OpenBLAS)
@@ -32,7 +35,7 @@ function(attn_find_blas kind)
             set(BLA_VENDOR Generic)
         endif()
     else()
-        message(FATAL_ERROR "ATTN_BLAS is openblas or generic, not '${kind}'")
+        message(FATAL_ERROR "ATTN_BLAS is openblas, scipy-openblas or generic, not '${kind}'")
     endif()
 
     set(BLA_SIZEOF_INTEGER 4)

@@ -29,6 +29,15 @@
 
 #define CALLERS_MAX 32
 
+/* A build may put something before all its names: scipy-openblas does. */
+#ifdef BLAS_SYMBOL_PREFIX
+#define BLAS_JOIN_(prefix, name) prefix##name
+#define BLAS_JOIN(prefix, name) BLAS_JOIN_(prefix, name)
+#define BLAS(name) BLAS_JOIN(BLAS_SYMBOL_PREFIX, name)
+#else
+#define BLAS(name) name
+#endif
+
 enum variant { SERIAL = 0, PTHREADS = 1, OPENMP = 2, FOREIGN = 3 };
 
 static struct {
@@ -50,9 +59,10 @@ static struct {
 
 static void call(const struct product *p)
 {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, p->b_transposed ? CblasTrans : CblasNoTrans,
-                (blasint)p->m, (blasint)p->n, (blasint)p->k, p->alpha, p->a, (blasint)p->lda,
-                p->b, (blasint)p->ldb, p->beta, p->c, (blasint)p->ldc);
+    BLAS(cblas_sgemm)
+    (CblasRowMajor, CblasNoTrans, p->b_transposed ? CblasTrans : CblasNoTrans, (blasint)p->m,
+     (blasint)p->n, (blasint)p->k, p->alpha, p->a, (blasint)p->lda, p->b, (blasint)p->ldb,
+     p->beta, p->c, (blasint)p->ldc);
 }
 
 static bool takes_small_path(const struct product *p)
@@ -79,8 +89,8 @@ void attn_i_sgemm(const struct product *p)
 /* ------------------------------------------------------ thread counts */
 
 #ifdef ATTN_HAVE_OPENBLAS
-static int get_threads(void) { return openblas_get_num_threads(); }
-static void set_threads(int n) { openblas_set_num_threads(n); }
+static int get_threads(void) { return BLAS(openblas_get_num_threads)(); }
+static void set_threads(int n) { BLAS(openblas_set_num_threads)(n); }
 #else
 static int get_threads(void) { return 1; }
 static void set_threads(int n) { (void)n; }
@@ -140,7 +150,8 @@ static bool core_has_small_path(const char *core)
 static void find_openmp(void)
 {
     Dl_info info;
-    if (!dladdr((const void *)(uintptr_t)openblas_get_parallel, &info) || !info.dli_fname) return;
+    if (!dladdr((const void *)(uintptr_t)BLAS(openblas_get_parallel), &info) || !info.dli_fname)
+        return;
     void *handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
     if (!handle) /* linked statically: the runtime is the program's own */
         handle = dlopen(NULL, RTLD_LAZY);
@@ -155,9 +166,9 @@ static void find_openmp(void)
 
 static const char *find_blas(void)
 {
-    blas.config = openblas_get_config();
-    blas.core = openblas_get_corename();
-    blas.variant = (enum variant)openblas_get_parallel();
+    blas.config = BLAS(openblas_get_config)();
+    blas.core = BLAS(openblas_get_corename)();
+    blas.variant = (enum variant)BLAS(openblas_get_parallel)();
     if (strstr(blas.config, "USE64BITINT")) return "it uses 64-bit integers";
     blas.small_path = core_has_small_path(blas.core);
     if (blas.variant == OPENMP) find_openmp();
