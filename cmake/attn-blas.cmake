@@ -23,6 +23,13 @@ function(attn_find_blas kind)
                 message(STATUS "Found OpenBLAS ${ATTN_OPENBLAS_VERSION} by pkg-config")
                 add_library(attn::blas INTERFACE IMPORTED GLOBAL)
                 target_link_libraries(attn::blas INTERFACE PkgConfig::ATTN_OPENBLAS)
+                if(kind STREQUAL "scipy-openblas") # a file to pkg-config: an option to CMake
+                    pkg_get_variable(libdir scipy-openblas libdir)
+                    find_library(ATTN_SCIPY_OPENBLAS scipy_openblas PATHS "${libdir}"
+                        NO_DEFAULT_PATH REQUIRED)
+                    mark_as_advanced(ATTN_SCIPY_OPENBLAS)
+                    target_link_libraries(attn::blas INTERFACE "${ATTN_SCIPY_OPENBLAS}")
+                endif()
             endif()
             return()
         endif()

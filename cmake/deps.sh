@@ -57,6 +57,7 @@ deps_missing() {
             need python3-venv has_venv
             ;;
         clang) need clang command -v clang ;;
+        valgrind) need valgrind command -v valgrind ;;
         esac
     done
     missing=${missing# }

@@ -121,6 +121,11 @@ void attn_i_blas_leave(bool small_products)
     pthread_mutex_unlock(&blas.lock);
 }
 
+void attn_i_blas_thread_start(void)
+{
+    if (blas.variant == OPENMP && blas.omp_set_num_threads) blas.omp_set_num_threads(1);
+}
+
 int32_t attn_i_blas_thread_enter(void)
 {
     if (blas.variant != OPENMP || !blas.omp_get_max_threads) return 0;

@@ -25,6 +25,8 @@ void attn_i_blas_describe(struct text *text);
 /* Around every run. With small products only, nothing of BLAS needs to be set. */
 void attn_i_blas_enter(bool small_products);
 void attn_i_blas_leave(bool small_products);
+/* A thread of ours begins: what it needs of BLAS is there before its first product. */
+void attn_i_blas_thread_start(void);
 /* Around the products that one thread makes in a run; leave gets what enter gave. */
 int32_t attn_i_blas_thread_enter(void);
 void attn_i_blas_thread_leave(int32_t saved);

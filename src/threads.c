@@ -74,6 +74,7 @@ static struct team *find_team(void)
 static void *work(void *unused)
 {
     (void)unused;
+    attn_i_blas_thread_start();
     pthread_mutex_lock(&pool.lock);
     for (;;) {
         struct team *team = find_team();

@@ -201,7 +201,8 @@ def main(arguments):
         report.write_json(options.json, records)
     if options.plots:
         import plots
-        for path in plots.draw(records, pathlib.Path(options.plots)):
+        for path in plots.draw(records, pathlib.Path(options.plots),
+                               ".svg" if options.svg else ".png"):
             say(f"wrote {path}")
     for line in wrong:
         say(line)

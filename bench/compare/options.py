@@ -31,6 +31,7 @@ def parse(arguments):
     add("--json", metavar="FILE", help="write a list of records, one an implementation and case")
     add("--md", metavar="FILE", help="write the tables there as well as to stdout")
     add("--plots", metavar="DIR", help="draw the plots, as PNG, into this directory")
+    add("--svg", action="store_true", help="draw them as SVG instead: text, for a repository")
     add("--cases", metavar="REGEX", type=pattern, help="only cases whose names match (see --list)")
     add("--impl", metavar="REGEX", type=pattern, help="only implementations whose names match")
     add("--threads", metavar="LIST", type=parse_threads, default="1,all",

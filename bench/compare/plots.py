@@ -19,7 +19,8 @@ MARKERS = {"attn-blas": "o", "attn-vector": "D", "PyTorch": "s", "ONNX Runtime":
 STAGE_COLOURS = {"scores": "#3567b0", "softmax": "#e8a33d", "values": "#7aa6dc", "rest": "#b5b5b5"}
 STYLE = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
          "grid.color": "#e4e4e4", "axes.axisbelow": True, "axes.titlesize": 11,
-         "axes.titleweight": "bold", "legend.frameon": False, "figure.dpi": 130}
+         "axes.titleweight": "bold", "legend.frameon": False, "figure.dpi": 130,
+         "svg.fonttype": "none", "svg.hashsalt": "libattn"}
 SCALING_CASES = 12
 
 
@@ -51,7 +52,8 @@ def _finish(figure, records, title, note, path):
     figure.text(0.01, 0.08 / height, "\n".join(lines), fontsize=7.5, color="#555555",
                 va="bottom", linespacing=1.4)
     figure.tight_layout(rect=(0, (0.15 * len(lines) + 0.1) / height, 1, 1 - 0.35 / height))
-    figure.savefig(path)
+    # the same bytes from the same records
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     plt.close(figure)
     return path
 
@@ -263,16 +265,16 @@ def _ratios(records, path):
                    "Right of 1: libattn is faster. The best peer is named beside the point.", path)
 
 
-def draw(records, directory):
+def draw(records, directory, suffix=".png"):
     """Draw what these records allow; the files written."""
     directory.mkdir(parents=True, exist_ok=True)
     with plt.rc_context(STYLE):
         paths = [
-            _ratios(records, directory / "ratios.png"),
-            _speed(records, "sweep", "Prefill", directory / "prefill.png"),
-            _speed(records, "sweep-causal", "Causal prefill", directory / "causal.png"),
-            _decode(records, directory / "decode.png"),
-            _stages(records, directory / "stages.png"),
-            _scaling(records, directory / "threads.png"),
+            _ratios(records, directory / ("ratios" + suffix)),
+            _speed(records, "sweep", "Prefill", directory / ("prefill" + suffix)),
+            _speed(records, "sweep-causal", "Causal prefill", directory / ("causal" + suffix)),
+            _decode(records, directory / ("decode" + suffix)),
+            _stages(records, directory / ("stages" + suffix)),
+            _scaling(records, directory / ("threads" + suffix)),
         ]
     return [p for p in paths if p]
