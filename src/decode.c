@@ -67,13 +67,13 @@ INLINE void dot_columns(int nr, int nd, vf *acc, const float *const *q, const fl
 
 /*
  * s[r][j] = scale * sum_d q[r][d] x[j][d] for nr rows (those past the last are
- * the last once more) by nk = W / nr keys and D >= W: W partial sums in W
- * registers, reduced together by sums().
+ * the last once more) by nk = W / nr keys, ldx apart, of which the first n are
+ * wanted, and D >= W: W partial sums in W registers, reduced together by sums().
  *
  * No branch stands between a product and its sum: they would not become one
  * instruction, and the bits of a row depend on how many are taken together.
  */
-INLINE void dots(int nr, const struct few_rows *t, int64_t r0, int64_t j0)
+INLINE void dots(int nr, const struct few_rows *t, int64_t r0, int64_t j0, int64_t ldx, int64_t n)
 {
     const int nk = W / nr, nd = nr == 1 ? DOT_VECTORS : 1;
     const float *q[4], *x = t->x + j0 * t->ldx;
@@ -81,54 +81,45 @@ INLINE void dots(int nr, const struct few_rows *t, int64_t r0, int64_t j0)
     UNROLL for (int r = 0; r < nr; r++) q[r] = t->q[r0 + r < t->rows ? r0 + r : t->rows - 1];
     UNROLL for (int i = 0; i < W; i++) acc[i] = splat(0.0f);
     int64_t d = 0, ahead = fetch_distance(t, r0);
-    for (; d + nd * W <= t->D; d += nd * W) dot_columns(nr, nd, acc, q, x, t->ldx, d, ahead);
-    for (; d + W <= t->D; d += W) dot_columns(nr, 1, acc, q, x, t->ldx, d, ahead);
+    for (; d + nd * W <= t->D; d += nd * W) dot_columns(nr, nd, acc, q, x, ldx, d, ahead);
+    for (; d + W <= t->D; d += W) dot_columns(nr, 1, acc, q, x, ldx, d, ahead);
     if (d < t->D) {
         vf y[4];
         UNROLL for (int r = 0; r < nr; r++) y[r] = load_end(q[r], t->D);
-        UNROLL for (int k = 0; k < nk; k++, x += t->ldx)
+        UNROLL for (int k = 0; k < nk; k++, x += ldx)
         {
             vf v = load_end(x, t->D);
             UNROLL for (int r = 0; r < nr; r++) acc[r * nk + k] += v * y[r];
         }
     }
-    store_scores(nr, t, r0, j0, nk, sums(acc));
+    store_scores(nr, t, r0, j0, n, sums(acc));
 }
 
-/* One product of a row and a key, before sums(). */
-INLINE vf dot_one(const float *q, const float *x, int64_t D)
-{
-    if (D < W) return load_n(x, D) * load_n(q, D);
-    vf acc = splat(0.0f);
-    int64_t d = 0;
-    for (; d + W <= D; d += W) acc += load(x + d) * load(q + d);
-    if (d < D) acc += load_end(x, D) * load_end(q, D);
-    return acc;
-}
-
-/* The same for fewer keys than nk, or D < W. */
-INLINE void dots_one_by_one(int nr, const struct few_rows *t, int64_t r0, int64_t j0)
+/* The same for D < W: nothing to add up before sums(). */
+INLINE void dots_narrow(int nr, const struct few_rows *t, int64_t r0, int64_t j0)
 {
     const int nk = W / nr;
     int64_t n = t->keys - j0 < nk ? t->keys - j0 : nk;
     vf acc[W] = {{0}};
     for (int k = 0; k < n; k++)
         for (int r = 0; r < nr && r0 + r < t->rows; r++)
-            acc[r * nk + k] = dot_one(t->q[r0 + r], t->x + (j0 + k) * t->ldx, t->D);
+            acc[r * nk + k] = load_n(t->x + (j0 + k) * t->ldx, t->D) * load_n(t->q[r0 + r], t->D);
     store_scores(nr, t, r0, j0, n, sums(acc));
 }
 
-/* All keys, nk at a time; the last group may overlap the one before. */
+/* All keys, nk at a time, where the last group may overlap the one before; fewer than nk one by
+   one, each as nk times the same, so that one piece of code makes all. */
 INLINE void dot_keys(int nr, const struct few_rows *t)
 {
     const int nk = W / nr;
-    bool groups = t->D >= W && t->keys >= nk;
-    for (int64_t j = 0; j < t->keys; j += nk)
+    bool many = t->keys >= nk, narrow = t->D < W;
+    int64_t step = many || narrow ? nk : 1, ldx = many ? t->ldx : 0;
+    for (int64_t j = 0; j < t->keys; j += step)
         for (int64_t r = 0; r < t->rows; r += nr)
-            if (groups)
-                dots(nr, t, r, j + nk <= t->keys ? j : t->keys - nk);
+            if (narrow)
+                dots_narrow(nr, t, r, j);
             else
-                dots_one_by_one(nr, t, r, j);
+                dots(nr, t, r, j + step <= t->keys ? j : t->keys - step, ldx, step);
 }
 
 void KERNEL(dot_rows)(const struct few_rows *t)
