@@ -26,7 +26,7 @@ static void carve_panels(const struct job *job, const struct cut *cut, int64_t r
                          struct carver *c, struct thread_scratch *scratch)
 {
     const attn_op *op = job->op;
-    int64_t lanes = (int64_t)op->kernels->width * op->kernels->panel_vectors;
+    int64_t lanes = panel_lanes(op);
     scratch->s = attn_i_carve(c, longest_tile(cut) * lanes, sizeof(float));
     scratch->q_panels = attn_i_carve(c, op->Dk * rows, sizeof(float));
     scratch->o_panels = attn_i_carve(c, op->Dv * rows, sizeof(float));

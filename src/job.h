@@ -105,14 +105,20 @@ const struct cut *attn_i_cut(const struct job *job, const struct plan *plan, int
 /* Blocks of an item of Lq queries; 0 of none. */
 int64_t attn_i_item_blocks(const struct job *job, const struct plan *plan, int64_t Lq);
 
+/* Queries in a full panel of the vector engine. */
+static inline int64_t panel_lanes(const attn_op *op)
+{
+    return (int64_t)op->kernels->width * op->kernels->panel_vectors;
+}
+
 /* Keys in a strip of the vector engine: its rows, and the lanes they came from, stay in L1. */
 #define STRIP_KEYS 64
 
-/* Keys in the last tile of the vector engine, at most: a short rest is no tile of its own (197 keys:
+/* Keys in a tile, at most. The vector engine makes no tile of its own of a short rest (197 keys:
    x1.02, Zen 4). */
 static inline int64_t longest_tile(const struct cut *cut)
 {
-    return cut->tile_keys + cut->tile_keys / 4;
+    return cut->tile_keys + (cut->path == PATH_VECTOR ? cut->tile_keys / 4 : 0);
 }
 
 /* Queries in each strip but the last of an item of Lq > 0: about even shares of whole units. */

@@ -67,11 +67,6 @@ static int64_t forced(int64_t by_test, int64_t by_plan)
     return by_test > 0 ? by_test : by_plan;
 }
 
-static int64_t panel_lanes(const attn_op *op)
-{
-    return (int64_t)op->kernels->width * op->kernels->panel_vectors;
-}
-
 /* Queries of a block that fill whole vectors together with those of all its heads. */
 static int64_t vector_unit(const struct job *job, int64_t heads)
 {
