@@ -124,11 +124,14 @@ void KERNEL(panel_top)(const struct panel *t) { FOR_VECTORS(look_again, t); }
 
 /* --------------------------------------------------------------- softmax */
 
-INLINE vf exp_in_place(float *s, vf base)
+/* One key's scores into exp(s - base), and to their sums. */
+INLINE void exp_of_key(int nv, float *s, const vf *base, vf *sum)
 {
-    vf e = vexp(load(s) - base);
-    store(s, e);
-    return e;
+    vf e[PANEL_VECTORS];
+    UNROLL for (int j = 0; j < nv; j++) e[j] = load(s + j * W) - base[j];
+    vexps(e, nv);
+    UNROLL for (int j = 0; j < nv; j++) store(s + j * W, e[j]);
+    UNROLL for (int j = 0; j < nv; j++) sum[j] += e[j];
 }
 
 /*
@@ -153,12 +156,11 @@ INLINE void softmax(int nv, const struct panel *t)
     }
     float *s = t->s;
     int64_t i = 0;
-    for (; i + 2 <= t->keys; i += 2) UNROLL for (int half = 0; half < 2; half++)
-        {
-            UNROLL for (int j = 0; j < nv; j++, s += W) sum[half][j] += exp_in_place(s, base[j]);
-        }
-    if (i < t->keys)
-        UNROLL for (int j = 0; j < nv; j++, s += W) sum[0][j] += exp_in_place(s, base[j]);
+    for (; i + 2 <= t->keys; i += 2, s += 2 * nv * W) {
+        exp_of_key(nv, s, base, sum[0]);
+        exp_of_key(nv, s + nv * W, base, sum[1]);
+    }
+    if (i < t->keys) exp_of_key(nv, s, base, sum[0]);
     UNROLL for (int j = 0; j < nv; j++)
         store(t->l + j * W, load(t->l + j * W) + (sum[0][j] + sum[1][j]));
 }

@@ -31,20 +31,20 @@ INLINE float row_max(const float *s, int64_t n)
 /* n scores into exp(s - base), n a multiple of W; returns their sum. */
 INLINE float row_exp(float *s, int64_t n, float base)
 {
-    vf part[4] = {{0}};
+    vf part[2] = {splat(0.0f), splat(0.0f)}, e[2];
     int64_t j = 0;
-    for (; j + 4 * W <= n; j += 4 * W) UNROLL for (int i = 0; i < 4; i++)
-        {
-            vf e = vexp(load(s + j + i * W) - base);
-            store(s + j + i * W, e);
-            part[i] += e;
-        }
-    for (; j < n; j += W) {
-        vf e = vexp(load(s + j) - base);
-        store(s + j, e);
-        part[0] += e;
+    for (; j + 2 * W <= n; j += 2 * W) {
+        UNROLL for (int i = 0; i < 2; i++) e[i] = load(s + j + i * W) - base;
+        vexps(e, 2);
+        UNROLL for (int i = 0; i < 2; i++) store(s + j + i * W, e[i]);
+        UNROLL for (int i = 0; i < 2; i++) part[i] += e[i];
     }
-    return hsum((part[0] + part[1]) + (part[2] + part[3]));
+    if (j < n) {
+        vf last = vexp(load(s + j) - base);
+        store(s + j, last);
+        part[0] += last;
+    }
+    return hsum(part[0] + part[1]);
 }
 
 /* Lanes [from, to) of a vector of scores become -inf. As a vector: what is stored in pieces would
