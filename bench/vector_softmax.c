@@ -50,5 +50,8 @@ void softmax_row_by_rules(const struct kernels *kernels, const struct row_rules 
 void softmax_finish(const struct kernels *kernels, int64_t rows, int64_t dv, float *o,
                     int64_t ldo, const float *l)
 {
-    kernels->finish_rows(rows, dv, o, ldo, l);
+    for (int64_t r = 0; r < rows; r++) {
+        const float factor = l[r] == 0 ? EMPTY_ROW : 1 / l[r];
+        kernels->finish_rows(1, dv, o + r * ldo, ldo, &factor);
+    }
 }

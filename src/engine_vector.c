@@ -40,7 +40,7 @@ static struct part first_panel(const struct block *blk)
 {
     const struct kernels *kn = blk->job->op->kernels;
     int64_t vectors = ceil_div(block_rows(blk), kn->width);
-    return panel_at(blk, 0, ceil_div(vectors, kn->panel_vectors), 0);
+    return panel_at(blk, 0, ceil_div(vectors, blk->cut->panel_vectors), 0);
 }
 
 /* After the last, n is count. */
@@ -228,17 +228,20 @@ static void attend_panel(const struct block *blk, struct kv_state *tile, const s
                          bool more)
 {
     struct span i = panel_queries(blk, p);
+    struct span all = attn_i_rows_span(blk->job, &blk->item, i.lo, i.hi);
     struct span keys = {tile->kv.j0, tile->kv.j0 + tile->kv.count};
-    keys = span_and(attn_i_rows_span(blk->job, &blk->item, i.lo, i.hi), keys);
+    keys = span_and(all, keys);
     if (keys.lo >= keys.hi) return;
     struct kv_tile kv = cut_tile(&tile->kv, keys);
     struct panel t = panel_state(blk, p, &kv);
+    t.first = keys.lo == max64(all.lo, blk->keys.lo);
     t.all.lo = attn_i_row_span(blk->job, &blk->item, i.hi - 1).lo - kv.j0;
     t.all.hi = attn_i_row_span(blk->job, &blk->item, i.lo).hi - kv.j0;
     enum sight sight = t.all.lo <= 0 && t.all.hi >= kv.count ? SEES_ALL : SEES_SOME;
     if (needs_strips(blk->job)) sight = panel_sight(blk, p, &kv);
     if (sight == SEES_NONE) {
         rules_by_strips(blk, p, &kv, t.s, sight);
+        if (t.first) memset(t.o, 0, (size_t)(p->lanes * t.Dv) * sizeof *t.o);
         return;
     }
     if (p->n == 0) t.ahead_v = (struct ahead){kv.v, kv.ldv, t.Dv};
@@ -261,8 +264,6 @@ static void panels_in(const struct block *blk)
         op->kernels->panel_in(p.rows, (int32_t)(p.lanes / op->kernels->width), op->Dk,
                               blk->scratch->q_rows + p.row0, attn_i_alpha(op),
                               blk->scratch->q_panels + p.row0 * op->Dk);
-        memset(blk->scratch->o_panels + p.row0 * op->Dv, 0,
-               (size_t)(p.lanes * op->Dv) * sizeof(float));
         for (int64_t r = p.rows; r < p.lanes; r++) { /* lanes to spare */
             blk->m[p.row0 + r] = -INFINITY;
             blk->l[p.row0 + r] = 0.0f;
@@ -270,12 +271,12 @@ static void panels_in(const struct block *blk)
     }
 }
 
-static void panels_out(const struct block *blk)
+void attn_i_vector_finish(const struct block *blk)
 {
     const attn_op *op = blk->job->op;
     for (struct part p = first_panel(blk); p.n < p.count; p = next_panel(blk, &p))
         op->kernels->panel_out(p.rows, (int32_t)(p.lanes / op->kernels->width), op->Dv,
-                               blk->scratch->o_panels + p.row0 * op->Dv,
+                               blk->scratch->o_panels + p.row0 * op->Dv, blk->l + p.row0,
                                blk->scratch->o_rows + p.row0);
 }
 
@@ -302,5 +303,4 @@ void attn_i_vector_attend(const struct block *blk)
         for (struct part p = first_panel(blk); p.n < p.count; p = next_panel(blk, &p))
             attend_panel(blk, &tile, &p, hi < keys.hi);
     }
-    panels_out(blk);
 }

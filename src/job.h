@@ -79,13 +79,14 @@ void attn_i_apply_rules(const struct job *job, const struct item *it, const stru
 
 /* How the queries and keys of an item are cut. */
 struct cut {
-    int32_t path;         /* PATH_TILES, PATH_TILES_NT, PATH_VECTOR or PATH_DECODE */
-    int64_t strip_rows;   /* queries in a strip, at most */
-    int64_t strip_unit;   /* its queries are a multiple of this where there is a choice */
-    int64_t tile_keys;    /* keys in a tile; tiles are counted from an item's first key */
-    int64_t block_strips; /* strips in one unit of work */
-    int64_t part_keys;    /* keys in one part, a multiple of tile_keys */
-    int64_t n_parts;      /* parts of a unit, merged in order */
+    int32_t path;          /* PATH_TILES, PATH_TILES_NT, PATH_VECTOR or PATH_DECODE */
+    int64_t strip_rows;    /* queries in a strip, at most */
+    int64_t strip_unit;    /* its queries are a multiple of this where there is a choice */
+    int64_t panel_vectors; /* of the vector engine: vectors in a panel, at most */
+    int64_t tile_keys;     /* keys in a tile; tiles are counted from an item's first key */
+    int64_t block_strips;  /* strips in one unit of work */
+    int64_t part_keys;     /* keys in one part, a multiple of tile_keys */
+    int64_t n_parts;       /* parts of a unit, merged in order */
 };
 
 struct plan {
@@ -204,6 +205,8 @@ void attn_i_run_in(const struct job *job, const struct plan *plan, void *memory)
    have l = 0, and their o means nothing. */
 void attn_i_blas_attend(const struct block *blk);   /* engine_blas.c */
 void attn_i_vector_attend(const struct block *blk); /* engine_vector.c */
+void attn_i_vector_finish(
+    const struct block *blk); /* its O, which is in panels, into the output */
 void attn_i_decode_attend(const struct block *blk); /* engine_decode.c */
 
 /* ------------------------------------------------- strip.c: shared by engines */

@@ -18,7 +18,7 @@
 #define KERNEL(name) KERNEL_NAME(name, ATTN_ISA_NAME)
 
 void KERNEL(softmax_rows)(const struct softmax_rows *t);
-void KERNEL(finish_rows)(int64_t rows, int64_t Dv, float *o, int64_t ldo, const float *l);
+void KERNEL(finish_rows)(int64_t rows, int64_t Dv, float *o, int64_t ldo, const float *factor);
 void KERNEL(scale_row)(int64_t n, float *o, float c);
 void KERNEL(merge_row)(int64_t n, float *acc, float a, const float *part, float b);
 void KERNEL(weights_row)(int64_t n, float *s, float m, float l);
@@ -39,7 +39,8 @@ void KERNEL(dot_rows)(const struct few_rows *t);
 void KERNEL(add_rows)(const struct few_rows *t);
 void KERNEL(panel_in)(int64_t rows, int32_t vectors, int64_t D, const float *const *x,
                       float scale, float *y);
-void KERNEL(panel_out)(int64_t rows, int32_t vectors, int64_t D, const float *y, float *const *x);
+void KERNEL(panel_out)(int64_t rows, int32_t vectors, int64_t D, const float *y,
+                       const float *factor, float *const *x);
 void KERNEL(panel_scores)(const struct panel *t);
 void KERNEL(panel_top)(const struct panel *t);
 void KERNEL(panel_softmax)(const struct panel *t);

@@ -56,16 +56,20 @@ struct panel {
     float *top;   /* [lanes]: maximum of the tile's scores, then the factor of o */
     float *m, *l; /* [lanes]: running maximum and sum */
     float *o;     /* [Dv][lanes] */
+    bool first;   /* o is not there yet: panel_values sets it */
     struct ahead ahead_v, ahead_k; /* fetched while K, and while V, is in use */
 };
+
+/* The factor of a row that saw no key, whatever it holds. */
+#define EMPTY_ROW (-1.0f)
 
 struct kernels {
     const char *name;
     int32_t isa;   /* the ATTN_ISA_* bits it needs */
     int32_t width; /* floats in a vector */
     void (*softmax_rows)(const struct softmax_rows *t);
-    /* o = o / l, or 0 where l == 0 */
-    void (*finish_rows)(int64_t rows, int64_t Dv, float *o, int64_t ldo, const float *l);
+    /* o *= factor, or 0 where that is EMPTY_ROW */
+    void (*finish_rows)(int64_t rows, int64_t Dv, float *o, int64_t ldo, const float *factor);
     /* o *= c; the rescaling of one row */
     void (*scale_row)(int64_t n, float *o, float c);
     /* acc = a * acc + b * part; 0 * NaN is NaN */
@@ -93,10 +97,11 @@ struct kernels {
     void (*add_rows)(const struct few_rows *t);
     int32_t panel_vectors;
     /* y[d][r] = scale * x[r][d] for the lanes r of so many vectors; those past the last row repeat
-       it. And x[r][d] = y[d][r] for rows only. */
+       it. And x[r][d] = y[d][r] * factor[r], or 0, for rows only. */
     void (*panel_in)(int64_t rows, int32_t vectors, int64_t D, const float *const *x, float scale,
                      float *y);
-    void (*panel_out)(int64_t rows, int32_t vectors, int64_t D, const float *y, float *const *x);
+    void (*panel_out)(int64_t rows, int32_t vectors, int64_t D, const float *y,
+                      const float *factor, float *const *x);
     void (*panel_scores)(const struct panel *t);  /* s and top, from q and k */
     void (*panel_top)(const struct panel *t);     /* top once more, when s was changed */
     void (*panel_softmax)(const struct panel *t); /* s, top, m and l */

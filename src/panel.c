@@ -179,7 +179,7 @@ INLINE void value_tile(int mr, int nv, const struct panel *t, int64_t d)
         UNROLL for (int j = 0; j < nv; j++)
         {
             float *o = t->o + ((d + r) * nv + j) * W;
-            store(o, load(o) * load(t->top + j * W) + c[r][j]);
+            store(o, t->first ? c[r][j] : load(o) * load(t->top + j * W) + c[r][j]);
         }
     }
 }
@@ -216,20 +216,32 @@ void KERNEL(panel_in)(int64_t rows, int32_t vectors, int64_t D, const float *con
         }
 }
 
-void KERNEL(panel_out)(int64_t rows, int32_t vectors, int64_t D, const float *y, float *const *x)
+/* A square of W rows by W columns from d of y, of which n rows and, where D < W, D columns go out. */
+INLINE void square_out(int64_t n, int64_t D, int64_t d, const float *y, int64_t ldy, vf factor,
+                       float *const *x)
+{
+    vf t[W];
+    UNROLL for (int i = 0; i < W; i++) t[i] =
+        d + i < D ? sel(factor == EMPTY_ROW, splat(0.0f), load(y + (d + i) * ldy) * factor)
+                  : splat(0.0f);
+    transpose_vectors(t);
+    if (n == W && D >= W) {
+        UNROLL for (int i = 0; i < W; i++) store(x[i] + d, t[i]);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        if (D < W)
+            store_n(x[i] + d, t[i], D);
+        else
+            store(x[i] + d, t[i]);
+}
+
+void KERNEL(panel_out)(int64_t rows, int32_t vectors, int64_t D, const float *y,
+                       const float *factor, float *const *x)
 {
     int64_t lanes = (int64_t)vectors * W;
-    for (int64_t r0 = 0; r0 < rows; r0 += W)
-        for (int64_t d = 0; d < D; d += W) {
-            int64_t at = D < W ? 0 : last_start(d, D), n = rows - r0 < W ? rows - r0 : W;
-            vf t[W];
-            UNROLL for (int i = 0; i < W; i++) t[i] =
-                at + i < D ? load(y + (at + i) * lanes + r0) : splat(0.0f);
-            transpose_vectors(t);
-            for (int64_t i = 0; i < n; i++)
-                if (D < W)
-                    store_n(x[r0 + i] + at, t[i], D);
-                else
-                    store(x[r0 + i] + at, t[i]);
-        }
+    for (int64_t r = 0; r < rows; r += W)
+        for (int64_t d = 0; d < D; d += W)
+            square_out(rows - r < W ? rows - r : W, D, D < W ? 0 : last_start(d, D), y + r, lanes,
+                       load(factor + r), x + r);
 }

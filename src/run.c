@@ -197,21 +197,19 @@ static void finish_mean(const struct block *blk)
     }
 }
 
-/* A sink is one more logit in the denominator, and may be the largest; an empty row stays empty. */
-static void add_sink(const struct block *blk, float sink, float *o, float *m, float *l)
+/* A sink is one more logit in the denominator, and may be the largest; an empty row stays empty.
+   Returns the factor of what was summed up with the old maximum. */
+static float add_sink(float sink, float *m, float *l)
 {
-    const attn_op *op = blk->job->op;
-    for (int64_t i = 0; i < blk->nq; i++) {
-        if (l[i] == 0.0f) continue;
-        if (sink > m[i]) {
-            float c = expf(m[i] - sink);
-            op->kernels->scale_row(op->Dv, o + i * blk->o_row, c);
-            l[i] = l[i] * c + 1.0f;
-            m[i] = sink;
-        } else {
-            l[i] += expf(sink - m[i]);
-        }
+    if (*l == 0.0f) return 1.0f;
+    if (!(sink > *m)) {
+        *l += expf(sink - *m);
+        return 1.0f;
     }
+    float c = expf(*m - sink);
+    *l = *l * c + 1.0f;
+    *m = sink;
+    return c;
 }
 
 static void store_lse(const struct block *blk, int64_t g, const float *m, const float *l)
@@ -222,6 +220,16 @@ static void store_lse(const struct block *blk, int64_t g, const float *m, const 
     for (int64_t i = 0; i < blk->nq; i++) lse[i] = l[i] == 0.0f ? -INFINITY : m[i] + logf(l[i]);
 }
 
+/* The statistics of a row into its outputs but O; l becomes the factor that is left for O. */
+static void finish_row(const struct block *blk, int64_t g, int64_t i, bool scores)
+{
+    const attn_args *args = blk->job->args;
+    float *m = blk->m + g * blk->nq + i, *l = blk->l + g * blk->nq + i;
+    float c = args->sinks ? add_sink(args->sinks[blk->h0 + g], m, l) : 1.0f;
+    if (scores) finish_scores(blk, g, i);
+    *l = *l == 0.0f ? EMPTY_ROW : c / *l;
+}
+
 static void finish_block(const struct block *blk)
 {
     const struct job *job = blk->job;
@@ -230,11 +238,12 @@ static void finish_block(const struct block *blk)
     for (int64_t g = 0; g < blk->heads; g++) {
         float *m = blk->m + g * blk->nq, *l = blk->l + g * blk->nq;
         if (job->args->lse) store_lse(blk, g, m, l);
-        float *o = blk->o + g * blk->o_head;
-        if (job->args->sinks) add_sink(blk, job->args->sinks[blk->h0 + g], o, m, l);
-        job->op->kernels->finish_rows(blk->nq, job->op->Dv, o, blk->o_row, l);
-        for (int64_t i = 0; i < blk->nq && scores; i++) finish_scores(blk, g, i);
+        for (int64_t i = 0; i < blk->nq; i++) finish_row(blk, g, i, scores);
+        if (blk->cut->path != PATH_VECTOR)
+            job->op->kernels->finish_rows(blk->nq, job->op->Dv, blk->o + g * blk->o_head,
+                                          blk->o_row, l);
     }
+    if (blk->cut->path == PATH_VECTOR) attn_i_vector_finish(blk);
     if (scores) finish_mean(blk);
 }
 

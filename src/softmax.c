@@ -119,13 +119,13 @@ void KERNEL(scale_row)(int64_t n, float *o, float c)
     for (; d < n; d++) o[d] *= c;
 }
 
-void KERNEL(finish_rows)(int64_t rows, int64_t Dv, float *o, int64_t ldo, const float *l)
+void KERNEL(finish_rows)(int64_t rows, int64_t Dv, float *o, int64_t ldo, const float *factor)
 {
     for (int64_t r = 0; r < rows; r++, o += ldo) {
-        if (l[r] == 0.0f)
+        if (factor[r] == EMPTY_ROW)
             fill(o, 0, Dv, 0.0f);
         else
-            KERNEL(scale_row)(Dv, o, 1.0f / l[r]);
+            KERNEL(scale_row)(Dv, o, factor[r]);
     }
 }
 

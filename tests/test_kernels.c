@@ -225,11 +225,11 @@ static void test_finish_scale_merge(void **state)
     (void)state;
     for (int64_t n = 1; n <= N_MAX; n++) {
         struct gbuf x, y;
-        const float l[2] = {4, 0};
+        const float factor[2] = {0.25f, EMPTY_ROW};
         gbuf_make(&x, 2 * n, 1);
         gbuf_make(&y, n, 3);
         for (int64_t i = 0; i < n; i++) x.p[i] = (float)i, x.p[n + i] = i % 2 ? NAN : 1;
-        kn->finish_rows(2, n, x.p, n, l);
+        kn->finish_rows(2, n, x.p, n, factor);
         for (int64_t i = 0; i < n; i++) assert_true(x.p[i] == (float)i / 4 && x.p[n + i] == 0);
         kn->scale_row(n, x.p, 8);
         for (int64_t i = 0; i < n; i++) assert_true(x.p[i] == (float)i * 2);

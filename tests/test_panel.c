@@ -183,6 +183,13 @@ static void one_problem(int64_t vectors, int64_t keys, int64_t Dk, int64_t Dv)
     expect_softmax(&p, s);
     kn->panel_values(&p.t);
     expect_values(&p);
+    for (int64_t i = 0; i < Dv * p.lanes; i++) { /* the first tile: o is not there yet */
+        p.t.o[i] = NAN;
+        p.old_o[i] = 0;
+    }
+    p.t.first = true;
+    kn->panel_values(&p.t);
+    expect_values(&p);
     free(s);
     problem_free(&p);
 }
@@ -245,14 +252,20 @@ static void in_and_out(int64_t rows, int64_t D)
     for (int64_t d = 0; d < D; d++)
         for (int64_t i = 0; i < lanes; i++)
             assert_true(y[d * lanes + i] == 0.5f * (float)(min64(i, rows - 1) * 1000 + d));
+    float *factor = aligned_floats(lanes); /* every third row saw nothing */
+    for (int64_t r = 0; r < lanes; r++) factor[r] = r % 3 == 2 ? EMPTY_ROW : 0.25f;
+    for (int64_t d = 0; d < D; d++)
+        for (int64_t r = 2; r < lanes; r += 3) ((float *)guard.p)[d * lanes + r] = NAN;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t d = 0; d < D; d++) out[r][d] = -1;
-    kn->panel_out(rows, vectors, D, guard.p, out);
+    kn->panel_out(rows, vectors, D, guard.p, factor, out);
     for (int64_t r = 0; r < rows; r++) {
-        for (int64_t d = 0; d < D; d++) assert_true(out[r][d] == y[d * lanes + r]);
+        for (int64_t d = 0; d < D; d++)
+            assert_true(out[r][d] == (factor[r] == EMPTY_ROW ? 0.0f : y[d * lanes + r] / 4));
         pages_free(&pages[r]);
     }
     pages_free(&guard);
+    free(factor);
     free(y);
 }
 
