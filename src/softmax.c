@@ -159,32 +159,22 @@ void KERNEL(exp_row)(int64_t n, float *x)
     if (j < n) store_n(x + j, vexp(load_n(x + j, n - j)), n - j);
 }
 
-/*
- * tanh(x): below 0.625 an odd minimax polynomial (Remez, relative error 5e-9),
- * above by 1 - 2 / (1 + exp(2 |x|)) with the exponential of -2 |x|, which
- * cannot overflow: (1 - e) / (1 + e). NaN stays NaN, +-inf gives +-1.
- */
-INLINE vf vtanh(vf x)
-{
-    vi sign = (vi)x & (int32_t)0x80000000;
-    vf a = (vf)((vi)x & 0x7fffffff);
-    vf e = vexp(a * -2.0f);
-    vf big = (1.0f - e) / (1.0f + e);
-    vf u = a * a;
-    vf p = u * -0.00564831649001f + 0.0205898265024f;
-    p = p * u - 0.0537251266203f;
-    p = p * u + 0.133312744328f;
-    p = p * u - 0.333332760593f;
-    vf small = a + a * u * p;
-    return (vf)((vi)sel(a < 0.625f, small, big) | sign);
-}
-
 void KERNEL(softcap_row)(int64_t n, float *s, float cap)
 {
-    float inv = 1.0f / cap;
+    const float inv = 1.0f / cap;
     int64_t j = 0;
-    for (; j + W <= n; j += W) store(s + j, vtanh(load(s + j) * inv) * cap);
-    if (j < n) store_n(s + j, vtanh(load_n(s + j, n - j) * inv) * cap, n - j);
+    for (; j + 2 * W <= n; j += 2 * W) {
+        vf x[2];
+        UNROLL for (int i = 0; i < 2; i++) x[i] = load(s + j + i * W) * inv;
+        vtanhs(x, 2);
+        UNROLL for (int i = 0; i < 2; i++) store(s + j + i * W, x[i] * cap);
+    }
+    for (; j < n; j += W) {
+        int64_t rest = n - j < W ? n - j : W;
+        vf x = load_n(s + j, rest) * inv;
+        vtanhs(&x, 1);
+        store_n(s + j, x * cap, rest);
+    }
 }
 
 INLINE vf masked(vf s, vf mask) { return sel(mask == -INFINITY, mask, s + mask); }

@@ -76,29 +76,23 @@ INLINE vf sel(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) + ((vi)b & ~mask
 INLINE vf vmax(vf a, vf b) { return sel(a > b, a, b); }
 
 /*
- * exp(x) in place for x <= 0, -inf or NaN: relative error <= 2 ulp; below
- * 2^-126 the result is exactly 0, and every NaN stays NaN.
+ * What exponentials are made of: x = n ln2 + r with |r| <= ln2 / 2, and p with
+ * exp(r) = 1 + r p. x becomes r; the last bits of t hold n + 127.
  *
- * x = n ln2 + r with |r| <= ln2 / 2, n by adding and taking away 1.5 * 2^23
- * (rintf is a call in plain SSE2); ln2 is split so that n * LN2_HI is exact
- * (Cody and Waite). exp(r) is a minimax polynomial: Remez, relative weight, on
- * |r| <= 0.347; its error is 3e-9. 2^n is made from the sum's last bits, which
- * hold n + 127, and applied by a float multiply: adding n to the exponent of the
- * product would turn NaN into numbers. What would fall below 2^-126 is given
- * n = -127, whose 2^n comes out as 0; so -inf never enters arithmetic, which
- * would raise FE_INVALID.
+ * n by adding and taking away 1.5 * 2^23 (rintf is a call in plain SSE2); ln2
+ * is split so that n * LN2_HI is exact (Cody and Waite); 1 + r p is a minimax
+ * polynomial: Remez, relative weight, on |r| <= 0.347; its error is 3e-9.
  *
  * Of several vectors step by step: one chain after the other, a core's
  * schedulers fill with instructions that wait (x1.3 with AVX2, Zen 4).
  */
-#define EXP_VECTORS 4 /* at most */
-INLINE void vexps(vf *x, int count)
+#define VECTORS_MAX 4
+#define EACH UNROLL for (int i = 0; i < count; i++)
+
+INLINE void exp_parts(vf *x, vf *t, vf *p, int count)
 {
     const float magic = 0x1.8p23f + 127, log2e = 0x1.715476p0f;
     const float ln2_hi = 0.693359375f, ln2_lo = -2.12194440e-4f;
-    vf t[EXP_VECTORS], p[EXP_VECTORS];
-#define EACH UNROLL for (int i = 0; i < count; i++)
-    EACH x[i] = sel(x[i] < -87.33654f /* -126 ln2 */, splat(-88.03f), x[i]);
     EACH t[i] = x[i] * log2e + magic;
     EACH p[i] = t[i] - magic;
     EACH x[i] = x[i] - p[i] * ln2_hi;
@@ -108,15 +102,50 @@ INLINE void vexps(vf *x, int count)
     EACH p[i] = p[i] * x[i] + 0.166665201078f;
     EACH p[i] = p[i] * x[i] + 0.499999934125f;
     EACH p[i] = p[i] * x[i] + 1.0f;
+}
+
+/* 2^n */
+INLINE vf power_of_2(vf t) { return (vf)((vu)t << 23); }
+
+/*
+ * exp(x) in place for x <= 0, -inf or NaN: relative error <= 2 ulp; below
+ * 2^-126 the result is exactly 0, and every NaN stays NaN.
+ *
+ * 2^n is applied by a float multiply: adding n to the exponent of the product
+ * would turn NaN into numbers. What would fall below 2^-126 is given n = -127,
+ * whose 2^n comes out as 0; so -inf never enters arithmetic, which would raise
+ * FE_INVALID.
+ */
+INLINE void vexps(vf *x, int count)
+{
+    vf t[VECTORS_MAX], p[VECTORS_MAX];
+    EACH x[i] = sel(x[i] < -87.33654f /* -126 ln2 */, splat(-88.03f), x[i]);
+    exp_parts(x, t, p, count);
     EACH p[i] = p[i] * x[i] + 1.0f;
-    EACH x[i] = p[i] * (vf)((vu)t[i] << 23);
-#undef EACH
+    EACH x[i] = p[i] * power_of_2(t[i]);
 }
 
 INLINE vf vexp(vf x)
 {
     vexps(&x, 1);
     return x;
+}
+
+/*
+ * tanh(x) in place: -e / (2 + e) with e = exp(-2 |x|) - 1, which for small x is
+ * r p and loses nothing: 2^n - 1 is exact. From 10 on it is 1; NaN stays NaN.
+ */
+INLINE void vtanhs(vf *x, int count)
+{
+    vf t[VECTORS_MAX], p[VECTORS_MAX], e[VECTORS_MAX];
+    EACH e[i] = (vf)((vi)x[i] & 0x7fffffff);
+    EACH e[i] = sel(e[i] > 10.0f, splat(10.0f), e[i]) * -2.0f;
+    exp_parts(e, t, p, count);
+    EACH t[i] = power_of_2(t[i]);
+    EACH p[i] = p[i] * e[i];
+    EACH e[i] = p[i] * t[i] + (t[i] - 1.0f);
+    EACH e[i] = e[i] / (e[i] + 2.0f);
+    EACH x[i] = (vf)(((vi)e[i] & 0x7fffffff) | ((vi)x[i] & (int32_t)0x80000000));
 }
 
 /* Lanes l of an exchange over distance s: out of a where bit s of l is clear. */
