@@ -54,7 +54,6 @@ bool attn_i_visible(const struct job *job, const struct item *it, int64_t b, int
                     int64_t j);
 
 /* A strip of scores: `rows` queries of head h from i0 against `cols` keys from j0. */
-enum sight { SEES_NONE, SEES_SOME, SEES_ALL };
 struct strip {
     int64_t b, h, i0, rows, j0, cols;
     float *s;

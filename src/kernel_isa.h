@@ -24,12 +24,12 @@ void KERNEL(merge_row)(int64_t n, float *acc, float a, const float *part, float 
 void KERNEL(weights_row)(int64_t n, float *s, float m, float l);
 void KERNEL(exp_row)(int64_t n, float *x);
 void KERNEL(softcap_row)(int64_t n, float *s, float cap);
-void KERNEL(mask_add_row)(int64_t n, float *s, const float *mask, int64_t stride);
+void KERNEL(mask_add_row)(int64_t n, float *s, const float *mask, int64_t stride, int64_t ahead);
 void KERNEL(mask_bool_row)(int64_t n, float *s, const uint8_t *mask, int64_t stride);
 void KERNEL(segment_row)(int64_t n, float *s, const int32_t *ids, int32_t id);
 void KERNEL(alibi_row)(int64_t n, float *s, float slope, float at);
-int64_t KERNEL(count_nonzero)(int64_t n, const uint8_t *mask);
-int64_t KERNEL(count_equal)(int64_t n, const int32_t *ids, int32_t id);
+enum sight KERNEL(mask_sight)(int64_t n, const uint8_t *mask);
+enum sight KERNEL(segment_sight)(int64_t n, const int32_t *ids, int32_t id);
 void KERNEL(transpose)(int64_t rows, int64_t cols, const float *x, int64_t ldx, float *y,
                        int64_t ldy);
 bool KERNEL(all_finite)(int64_t rows, int64_t cols, const float *x, int64_t ldx);

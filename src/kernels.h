@@ -10,6 +10,9 @@
 /* Rows of score tiles are padded to this many floats: the widest vector. */
 #define LANES_MAX 16
 
+/* Which of some keys are seen; of two rules, the lesser is a correct answer. */
+enum sight { SEES_NONE, SEES_SOME, SEES_ALL };
+
 /* A tile of scores and the running statistics of its rows: kernels->softmax_rows. */
 struct softmax_rows {
     int64_t rows, cols;
@@ -78,16 +81,17 @@ struct kernels {
     void (*weights_row)(int64_t n, float *s, float m, float l);
     void (*exp_row)(int64_t n, float *x); /* exp in place, x <= 0 or NaN */
     void (*softcap_row)(int64_t n, float *s, float cap);
-    /* masks along a row of keys; stride in elements. -inf in add means "not" */
-    void (*mask_add_row)(int64_t n, float *s, const float *mask, int64_t stride);
+    /* masks along a row of keys; stride in elements. -inf in add means "not". What lies `ahead`
+       elements further is fetched beside */
+    void (*mask_add_row)(int64_t n, float *s, const float *mask, int64_t stride, int64_t ahead);
     void (*mask_bool_row)(int64_t n, float *s, const uint8_t *mask, int64_t stride);
     void (*segment_row)(int64_t n, float *s, const int32_t *ids,
                         int32_t id); /* keep where equal */
     /* s[j] -= slope * |at - j| */
     void (*alibi_row)(int64_t n, float *s, float slope, float at);
-    /* how many of n elements are nonzero, or equal to id */
-    int64_t (*count_nonzero)(int64_t n, const uint8_t *mask);
-    int64_t (*count_equal)(int64_t n, const int32_t *ids, int32_t id);
+    /* which of n keys: those that are not 0, or equal to id */
+    enum sight (*mask_sight)(int64_t n, const uint8_t *mask);
+    enum sight (*segment_sight)(int64_t n, const int32_t *ids, int32_t id);
     void (*transpose)(int64_t rows, int64_t cols, const float *x, int64_t ldx, float *y,
                       int64_t ldy); /* y[c][r] = x[r][c] */
     bool (*all_finite)(int64_t rows, int64_t cols, const float *x, int64_t ldx);

@@ -56,13 +56,6 @@ INLINE void multiply(int mr, int nv, tile c, int64_t n, const float *a, int64_t 
     ((t)->vectors == 3 ? function(3, t) : (t)->vectors == 2 ? function(2, t) : function(1, t))
 #endif
 
-INLINE vi load_ints(const int32_t *p)
-{
-    vi x;
-    memcpy(&x, p, sizeof x);
-    return x;
-}
-
 /* -inf where lane's query does not see key i of the tile */
 INLINE vf hide_unseen(const struct panel *t, int64_t i, int j, vf s)
 {

@@ -124,43 +124,51 @@ static struct span row_columns(const struct job *job, const struct item *it,
     return (struct span){keys.lo - t->j0, keys.hi - t->j0};
 }
 
-static int64_t count_bool(const struct job *job, const struct strip *t, int64_t r, struct span c)
+static enum sight bool_sight(const struct job *job, const struct strip *t, int64_t r,
+                             struct span c)
 {
     const struct mask *m = &job->args->mask_bool;
     const uint8_t *row = bool_at(job, t->b, t->h, t->i0 + r, t->j0 + c.lo);
     int64_t n = c.hi - c.lo, count = 0;
-    if (m->strides[3] == 1) return job->op->kernels->count_nonzero(n, row);
+    if (m->strides[3] == 1) return job->op->kernels->mask_sight(n, row);
     for (int64_t j = 0; j < n; j++) count += row[j * m->strides[3]] != 0;
-    return count;
+    return count == n ? SEES_ALL : count ? SEES_SOME : SEES_NONE;
 }
 
-/* Pairs of a row that the rule leaves visible, as far as one rule tells: the least of all. An
-   additive mask is not looked through: its -inf are found when it is added. */
-static int64_t count_row(const struct job *job, const struct item *it, const struct strip *t,
-                         int64_t r)
+/* What a row sees, as far as one rule tells: the least of all. An additive mask is not looked
+   through: its -inf are found when it is added. */
+static enum sight row_sight(const struct job *job, const struct item *it, const struct strip *t,
+                            int64_t r)
 {
+    const attn_args *args = job->args;
     struct span c = row_columns(job, it, t, r);
-    int64_t least = c.hi - c.lo;
-    if (least > 0 && job->args->mask_bool.data) least = min64(least, count_bool(job, t, r, c));
-    if (least > 0 && job->args->segments_q)
-        least = min64(least, job->op->kernels->count_equal(
-                                 c.hi - c.lo, key_segments(job, it, t->b, t->j0 + c.lo),
-                                 query_segment(job, it, t->b, t->i0 + r)));
+    int64_t n = c.hi - c.lo;
+    enum sight least = n == t->cols && !args->mask_add.data ? SEES_ALL : SEES_SOME;
+    if (n == 0) return SEES_NONE;
+    if (args->mask_bool.data) {
+        enum sight sight = bool_sight(job, t, r, c);
+        least = sight < least ? sight : least;
+    }
+    if (args->segments_q && least != SEES_NONE) {
+        enum sight sight =
+            job->op->kernels->segment_sight(n, key_segments(job, it, t->b, t->j0 + c.lo),
+                                            query_segment(job, it, t->b, t->i0 + r));
+        least = sight < least ? sight : least;
+    }
     return least;
 }
 
 enum sight attn_i_strip_sight(const struct job *job, const struct item *it, const struct strip *t)
 {
     const attn_args *args = job->args;
-    bool full = attn_i_row_span(job, it, t->i0 + t->rows - 1).lo <= t->j0 &&
-                attn_i_row_span(job, it, t->i0).hi >= t->j0 + t->cols;
-    if (!args->mask_bool.data && !args->segments_q)
-        return full && !args->mask_add.data ? SEES_ALL : SEES_SOME;
-    bool all = full && !args->mask_add.data, none = true;
+    bool all = attn_i_row_span(job, it, t->i0 + t->rows - 1).lo <= t->j0 &&
+               attn_i_row_span(job, it, t->i0).hi >= t->j0 + t->cols && !args->mask_add.data;
+    if (!args->mask_bool.data && !args->segments_q) return all ? SEES_ALL : SEES_SOME;
+    bool none = true;
     for (int64_t r = 0; r < t->rows && (all || none); r++) {
-        int64_t n = count_row(job, it, t, r);
-        all = all && n == t->cols;
-        none = none && n == 0;
+        enum sight sight = row_sight(job, it, t, r);
+        all = all && sight == SEES_ALL;
+        none = none && sight == SEES_NONE;
     }
     return none ? SEES_NONE : all ? SEES_ALL : SEES_SOME;
 }
@@ -174,6 +182,9 @@ static float distance(const struct item *it, int64_t i, int64_t j)
     return __builtin_sub_overflow(at, j, &far) ? (float)at : (float)far;
 }
 
+/* Rows of an additive mask that are fetched ahead. */
+#define AHEAD 4
+
 /* All rules along one row, columns [c.lo, c.hi) of the strip. */
 static void apply_row(const struct job *job, const struct item *it, const struct strip *t,
                       int64_t r, struct span c)
@@ -186,7 +197,8 @@ static void apply_row(const struct job *job, const struct item *it, const struct
     attn_i_cap_row(job->op, n, s);
     if (args->slopes) kn->alibi_row(n, s, args->slopes[t->h], distance(it, i, j));
     if (args->mask_add.data)
-        kn->mask_add_row(n, s, add_at(job, t->b, t->h, i, j), args->mask_add.strides[3]);
+        kn->mask_add_row(n, s, add_at(job, t->b, t->h, i, j), args->mask_add.strides[3],
+                         AHEAD * args->mask_add.strides[2]);
     if (t->sight == SEES_ALL) return;
     if (args->mask_bool.data)
         kn->mask_bool_row(n, s, bool_at(job, t->b, t->h, i, j), args->mask_bool.strides[3]);

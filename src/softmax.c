@@ -177,13 +177,14 @@ void KERNEL(softcap_row)(int64_t n, float *s, float cap)
     }
 }
 
-INLINE vf masked(vf s, vf mask) { return sel(mask == -INFINITY, mask, s + mask); }
-
-void KERNEL(mask_add_row)(int64_t n, float *s, const float *mask, int64_t stride)
+void KERNEL(mask_add_row)(int64_t n, float *s, const float *mask, int64_t stride, int64_t ahead)
 {
     int64_t j = 0;
     if (stride == 1)
-        for (; j + W <= n; j += W) store(s + j, masked(load(s + j), load(mask + j)));
+        for (; j + W <= n; j += W) {
+            prefetch(mask, ahead + j);
+            store(s + j, add_mask(load(s + j), load(mask + j)));
+        }
     for (; j < n; j++) {
         float x = mask[j * stride];
         s[j] = x == -INFINITY ? -INFINITY : s[j] + x;
@@ -192,15 +193,10 @@ void KERNEL(mask_add_row)(int64_t n, float *s, const float *mask, int64_t stride
 
 void KERNEL(mask_bool_row)(int64_t n, float *s, const uint8_t *mask, int64_t stride)
 {
-    typedef uint8_t vb __attribute__((vector_size(W)));
     int64_t j = 0;
     if (stride == 1)
-        for (; j + W <= n; j += W) {
-            vb b;
-            memcpy(&b, mask + j, W);
-            vi keep = __builtin_convertvector(b, vi) != 0;
-            store(s + j, sel(keep, load(s + j), splat(-INFINITY)));
-        }
+        for (; j + W <= n; j += W)
+            store(s + j, sel(load_bytes(mask + j) != 0, load(s + j), splat(-INFINITY)));
     for (; j < n; j++)
         if (!mask[j * stride]) s[j] = -INFINITY;
 }
@@ -208,11 +204,8 @@ void KERNEL(mask_bool_row)(int64_t n, float *s, const uint8_t *mask, int64_t str
 void KERNEL(segment_row)(int64_t n, float *s, const int32_t *ids, int32_t id)
 {
     int64_t j = 0;
-    for (; j + W <= n; j += W) {
-        vi x;
-        memcpy(&x, ids + j, sizeof x);
-        store(s + j, sel(x == id, load(s + j), splat(-INFINITY)));
-    }
+    for (; j + W <= n; j += W)
+        store(s + j, sel(load_ints(ids + j) == id, load(s + j), splat(-INFINITY)));
     for (; j < n; j++)
         if (ids[j] != id) s[j] = -INFINITY;
 }
@@ -221,25 +214,54 @@ void KERNEL(alibi_row)(int64_t n, float *s, float slope, float at)
 {
     vf lane = __builtin_convertvector(lanes(), vf);
     int64_t j = 0;
-    for (; j + W <= n; j += W) {
-        vf far = at - (float)j - lane;
-        store(s + j, load(s + j) - slope * (vf)((vi)far & 0x7fffffff));
-    }
+    for (; j + W <= n; j += W) store(s + j, load(s + j) - slope * vabs(at - (float)j - lane));
     for (; j < n; j++) s[j] -= slope * fabsf(at - (float)j);
 }
 
-int64_t KERNEL(count_nonzero)(int64_t n, const uint8_t *mask)
+INLINE bool any_lane(vi x)
 {
-    int64_t count = 0;
-    for (int64_t j = 0; j < n; j++) count += mask[j] != 0;
-    return count;
+    int32_t any = 0;
+    UNROLL for (int i = 0; i < W; i++) any |= x[i];
+    return any != 0;
 }
 
-int64_t KERNEL(count_equal)(int64_t n, const int32_t *ids, int32_t id)
+static enum sight sight_of(bool some_seen, bool some_hidden)
 {
-    int64_t count = 0;
-    for (int64_t j = 0; j < n; j++) count += ids[j] == id;
-    return count;
+    return !some_seen ? SEES_NONE : some_hidden ? SEES_SOME : SEES_ALL;
+}
+
+enum sight KERNEL(mask_sight)(int64_t n, const uint8_t *mask)
+{
+    vi seen = {0}, hidden = {0};
+    int64_t j = 0;
+    for (; j + W <= n; j += W) {
+        vi x = load_bytes(mask + j);
+        seen |= x;
+        hidden |= x == 0;
+    }
+    bool some_seen = any_lane(seen), some_hidden = any_lane(hidden);
+    for (; j < n; j++) {
+        some_seen |= mask[j] != 0;
+        some_hidden |= mask[j] == 0;
+    }
+    return sight_of(some_seen, some_hidden);
+}
+
+enum sight KERNEL(segment_sight)(int64_t n, const int32_t *ids, int32_t id)
+{
+    vi seen = {0}, hidden = {0};
+    int64_t j = 0;
+    for (; j + W <= n; j += W) {
+        vi x = load_ints(ids + j);
+        seen |= x == id;
+        hidden |= x != id;
+    }
+    bool some_seen = any_lane(seen), some_hidden = any_lane(hidden);
+    for (; j < n; j++) {
+        some_seen |= ids[j] == id;
+        some_hidden |= ids[j] != id;
+    }
+    return sight_of(some_seen, some_hidden);
 }
 
 /* Rows that are fetched ahead: W streams at once are more than the hardware follows. 32 of 16, 32,
@@ -272,9 +294,7 @@ bool KERNEL(all_finite)(int64_t rows, int64_t cols, const float *x, int64_t ldx)
         int64_t c = 0;
         for (; c + W <= cols; c += W) bad |= ((vi)load(x + c) & EXPONENT) == EXPONENT;
         if (c < cols) bad |= ((vi)load_n(x + c, cols - c) & EXPONENT) == EXPONENT;
-        int32_t any = 0;
-        UNROLL for (int i = 0; i < W; i++) any |= bad[i];
-        if (any) return false;
+        if (any_lane(bad)) return false;
     }
     return true;
 }

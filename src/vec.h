@@ -58,6 +58,23 @@ INLINE void prefetch(const float *p, int64_t at)
     __builtin_prefetch((const void *)((uintptr_t)p + (size_t)at * sizeof *p), 0, 2);
 }
 
+/* W bytes, each as an integer. By lanes: of __builtin_convertvector GCC 12 makes scalar code. */
+INLINE vi load_bytes(const uint8_t *p)
+{
+    int32_t lane[W];
+    vi x;
+    for (int i = 0; i < W; i++) lane[i] = p[i];
+    memcpy(&x, lane, sizeof x);
+    return x;
+}
+
+INLINE vi load_ints(const int32_t *p)
+{
+    vi x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
 /* The first n < W lanes; the others are 0 and never read from memory. */
 INLINE vf load_n(const float *p, int64_t n)
 {
@@ -147,6 +164,12 @@ INLINE void vtanhs(vf *x, int count)
     EACH e[i] = e[i] / (e[i] + 2.0f);
     EACH x[i] = (vf)(((vi)e[i] & 0x7fffffff) | ((vi)x[i] & (int32_t)0x80000000));
 }
+
+/* A score under an additive mask: -inf hides it, whatever it is. */
+INLINE vf add_mask(vf s, vf mask) { return sel(mask == -INFINITY, mask, s + mask); }
+
+/* |x| */
+INLINE vf vabs(vf x) { return (vf)((vi)x & 0x7fffffff); }
 
 /* Lanes l of an exchange over distance s: out of a where bit s of l is clear. */
 #define LANE(l, s, up) (((l) & (s)) ? W + (l) - (s) + (up) * (s) : (l) + (up) * (s))

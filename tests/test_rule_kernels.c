@@ -86,7 +86,7 @@ static void test_mask_rows(void **state)
             for (int64_t i = 0; i < n; i++) in[i] = s[i] = t[i] = rng_chance(&rng, 0.2) ? NAN : 1;
             int64_t first = stride < 0 ? span - 1 : 0;
             kn->mask_bool_row(n, s, keep + first, stride);
-            kn->mask_add_row(n, t, add + first, stride);
+            kn->mask_add_row(n, t, add + first, stride, n % 3 * 1000);
             for (int64_t i = 0; i < n; i++) {
                 float a = add[first + i * stride];
                 bool keeps = keep[first + i * stride] != 0;
@@ -97,7 +97,12 @@ static void test_mask_rows(void **state)
         }
 }
 
-static void test_segment_and_count(void **state)
+static enum sight sight_of(int64_t count, int64_t n)
+{
+    return count == 0 ? SEES_NONE : count == n ? SEES_ALL : SEES_SOME;
+}
+
+static void test_segment_and_sight(void **state)
 {
     (void)state;
     for (int64_t n = 1; n <= N_MAX; n++) {
@@ -116,8 +121,8 @@ static void test_segment_and_count(void **state)
             equal += ids[i] == id;
             nonzero += mask[i] != 0;
         }
-        assert_int_equal(kn->count_equal(n, ids, id), equal);
-        assert_int_equal(kn->count_nonzero(n, mask), nonzero);
+        assert_int_equal(kn->segment_sight(n, ids, id), sight_of(equal, n));
+        assert_int_equal(kn->mask_sight(n, mask), sight_of(nonzero, n));
         kn->segment_row(n, s, ids, id);
         for (int64_t i = 0; i < n; i++) {
             double kept = i % 5 == 4 ? (double)NAN : (double)i;
@@ -129,22 +134,30 @@ static void test_segment_and_count(void **state)
     }
 }
 
-/* More than any narrow counter holds. */
-static void test_count_of_many(void **state)
+/* All, none, and all or none but one anywhere, of any nonzero byte. */
+static void test_sights(void **state)
 {
-    int64_t n = 70000;
-    uint8_t *mask = must_alloc((size_t)n, 1);
-    int32_t *ids = must_alloc((size_t)n, sizeof *ids);
     (void)state;
-    memset(mask, 255, (size_t)n);
-    assert_int_equal(kn->count_nonzero(n, mask), n);
-    assert_int_equal(kn->count_equal(n, ids, 0), n);
-    mask[n / 2] = 0;
-    ids[n / 3] = 1;
-    assert_int_equal(kn->count_nonzero(n, mask), n - 1);
-    assert_int_equal(kn->count_equal(n, ids, 0), n - 1);
-    free(mask);
-    free(ids);
+    for (int64_t n = 1; n <= N_MAX; n++)
+        for (int64_t at = -1; at < n; at++)
+            for (int keep = 0; keep < 2; keep++) {
+                struct pages id_pages, bytes;
+                pages_end(&id_pages, (size_t)n * sizeof(int32_t));
+                pages_end(&bytes, (size_t)n);
+                int32_t *ids = id_pages.p;
+                uint8_t *mask = bytes.p;
+                int64_t count = 0;
+                for (int64_t i = 0; i < n; i++) {
+                    bool keeps = (i == at) != (keep == 1);
+                    mask[i] = keeps ? (uint8_t)(1u << (i + n) % 8) : 0;
+                    ids[i] = keeps ? INT32_MIN : (int32_t)i;
+                    count += keeps;
+                }
+                assert_int_equal(kn->mask_sight(n, mask), sight_of(count, n));
+                assert_int_equal(kn->segment_sight(n, ids, INT32_MIN), sight_of(count, n));
+                pages_free(&id_pages);
+                pages_free(&bytes);
+            }
 }
 
 static void test_alibi_row(void **state)
@@ -168,9 +181,9 @@ static void test_alibi_row(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_softcap_row),   cmocka_unit_test(test_softcap_of_special_numbers),
-        cmocka_unit_test(test_mask_rows),     cmocka_unit_test(test_segment_and_count),
-        cmocka_unit_test(test_count_of_many), cmocka_unit_test(test_alibi_row),
+        cmocka_unit_test(test_softcap_row), cmocka_unit_test(test_softcap_of_special_numbers),
+        cmocka_unit_test(test_mask_rows),   cmocka_unit_test(test_segment_and_sight),
+        cmocka_unit_test(test_sights),      cmocka_unit_test(test_alibi_row),
     };
     return RUN_ON_EACH_ISA("rule kernels", tests);
 }
