@@ -33,8 +33,13 @@ static void carve_panels(const struct job *job, const struct cut *cut, int64_t r
     scratch->top = attn_i_carve(c, lanes, sizeof(float));
     scratch->lo = attn_i_carve(c, lanes, sizeof(int32_t));
     scratch->hi = attn_i_carve(c, lanes, sizeof(int32_t));
+    scratch->slopes = attn_i_carve(c, lanes, sizeof(float));
+    scratch->at = attn_i_carve(c, lanes, sizeof(float));
+    scratch->id = attn_i_carve(c, lanes, sizeof(int32_t));
+    scratch->keep = attn_i_carve(c, lanes, sizeof(uint8_t *));
+    scratch->add = attn_i_carve(c, lanes, sizeof(float *));
     scratch->strip = attn_i_carve(c, lanes * STRIP_KEYS, sizeof(float));
-    scratch->columns = attn_i_carve(c, lanes, sizeof(int32_t[2]));
+    scratch->bias = attn_i_carve(c, lanes * STRIP_KEYS, sizeof(float));
 }
 
 static void carve_cut(const struct job *job, const struct cut *cut, int64_t heads,

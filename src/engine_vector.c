@@ -4,20 +4,12 @@
  * The rows of all heads of a kv head lie side by side in the lanes of panels,
  * row g * nq + i for query i of head g, and each tile of keys meets each panel.
  *
- * Rules that are intervals are two numbers a lane. Where there are others, or
- * scores are asked for, the scores of a panel are transposed into strips, go
- * through what all engines share, and come back.
+ * Rules that are intervals are two numbers a lane; for others see
+ * vector_rules.c.
  */
-#include "job.h"
+#include "vector.h"
 
 #include <math.h>
-
-/* A panel of a block: panels share its vectors evenly. */
-struct part {
-    int64_t n, count;   /* the nth of so many */
-    int64_t row0, rows; /* of the block */
-    int64_t lanes;
-};
 
 static int64_t block_rows(const struct block *blk) { return blk->heads * blk->nq; }
 
@@ -58,35 +50,6 @@ static struct span panel_queries(const struct block *blk, const struct part *p)
     return (struct span){blk->i0 + first, blk->i0 + first + p->rows};
 }
 
-/* Rows of a panel that belong to one head, from row r of it, as a strip of the keys of kv. */
-static struct strip head_strip(const struct block *blk, const struct part *p,
-                               const struct kv_tile *kv, int64_t r)
-{
-    int64_t row = p->row0 + r, g = row / blk->nq, i = row % blk->nq;
-    struct strip t = {
-        .b = blk->b,
-        .h = blk->h0 + g,
-        .i0 = blk->i0 + i,
-        .rows = min64(p->rows - r, blk->nq - i),
-        .j0 = kv->j0,
-        .cols = kv->count,
-        .s = blk->scratch->strip + r * STRIP_KEYS,
-        .lds = STRIP_KEYS,
-    };
-    return t;
-}
-
-/* ----------------------------------------------------------------- rules */
-
-/* Are there rules that are no intervals, or outputs of scores? */
-static bool needs_strips(const struct job *job)
-{
-    const attn_args *args = job->args;
-    return job->op->scale == 0.0f || args->slopes || args->mask_add.data ||
-           args->mask_bool.data || args->segments_q || args->scores[ATTN_STAGE_MASKED] ||
-           args->scores[ATTN_STAGE_WEIGHTS];
-}
-
 /* The keys [keys.lo, keys.hi) of a tile. */
 static struct kv_tile cut_tile(const struct kv_tile *tile, struct span keys)
 {
@@ -98,79 +61,6 @@ static struct kv_tile cut_tile(const struct kv_tile *tile, struct span keys)
     return kv;
 }
 
-/* What the rows of a panel see together. */
-static enum sight panel_sight(const struct block *blk, const struct part *p,
-                              const struct kv_tile *kv)
-{
-    bool all = true, none = true;
-    for (int64_t r = 0; r < p->rows;) {
-        struct strip t = head_strip(blk, p, kv, r);
-        enum sight sight = attn_i_strip_sight(blk->job, &blk->item, &t);
-        all = all && sight == SEES_ALL;
-        none = none && sight == SEES_NONE;
-        r += t.rows;
-    }
-    return none ? SEES_NONE : all ? SEES_ALL : SEES_SOME;
-}
-
-/* The rules of one strip; a key that a row does not see has score -inf afterwards. */
-static void strip_rules(const struct block *blk, const struct strip *t)
-{
-    const int32_t(*seen)[2] = attn_i_strip_rules(blk, t);
-    for (int64_t r = 0; r < t->rows && seen; r++) {
-        float *s = t->s + r * t->lds;
-        for (int64_t j = 0; j < seen[r][0]; j++) s[j] = -INFINITY;
-        for (int64_t j = seen[r][1]; j < t->cols; j++) s[j] = -INFINITY;
-    }
-}
-
-/* The scores s of a panel and STRIP_KEYS keys through the rules, row by row. */
-static void strips_of(const struct block *blk, const struct part *p, const struct kv_tile *kv,
-                      float *s, enum sight sight)
-{
-    const struct kernels *kn = blk->job->op->kernels;
-    if (sight != SEES_NONE)
-        kn->transpose(kv->count, p->lanes, s, p->lanes, blk->scratch->strip, STRIP_KEYS);
-    for (int64_t r = 0; r < p->rows;) {
-        struct strip strip = head_strip(blk, p, kv, r);
-        strip.sight = sight;
-        if (sight == SEES_NONE)
-            attn_i_strip_skip(blk, &strip);
-        else
-            strip_rules(blk, &strip);
-        r += strip.rows;
-    }
-    if (sight != SEES_NONE)
-        kn->transpose(p->lanes, kv->count, blk->scratch->strip, STRIP_KEYS, s, p->lanes);
-}
-
-/* All of a tile; a panel that sees nothing of it has only its outputs. */
-static void rules_by_strips(const struct block *blk, const struct part *p,
-                            const struct kv_tile *kv, float *s, enum sight sight)
-{
-    for (int64_t j = 0; j < kv->count; j += STRIP_KEYS) {
-        struct span keys = {kv->j0 + j, kv->j0 + min64(j + STRIP_KEYS, kv->count)};
-        struct kv_tile some = cut_tile(kv, keys);
-        strips_of(blk, p, &some, s + j * p->lanes, sight);
-    }
-}
-
-/* What each lane sees of the tile, as far as intervals say. */
-static void point_at_keys(const struct block *blk, const struct part *p, const struct kv_tile *kv,
-                          struct panel *t)
-{
-    int32_t *lo = blk->scratch->lo, *hi = blk->scratch->hi;
-    int64_t i = p->row0 % blk->nq;
-    for (int64_t lane = 0; lane < p->lanes; lane++) {
-        struct span keys = attn_i_row_span(blk->job, &blk->item, blk->i0 + i);
-        if (lane + 1 < p->rows) i = i + 1 < blk->nq ? i + 1 : 0; /* spare lanes as the last */
-        lo[lane] = (int32_t)min64(max64(keys.lo - kv->j0, 0), kv->count);
-        hi[lane] = (int32_t)min64(max64(keys.hi - kv->j0, 0), kv->count);
-    }
-    t->lo = lo;
-    t->hi = hi;
-}
-
 /* ----------------------------------------------------------------- tiles */
 
 /* Values that are NaN or Inf, for the rows that see their key. */
@@ -178,7 +68,7 @@ static void repair(const struct block *blk, const struct part *p, const struct k
                    const struct panel *t)
 {
     for (int64_t r = 0; r < p->rows;) {
-        struct strip strip = head_strip(blk, p, kv, r);
+        struct strip strip = attn_i_head_strip(blk, p, kv, r);
         struct grid weights = {t->s + r, 1, p->lanes}, o = {t->o + r, 1, p->lanes};
         attn_i_strip_repair(blk, &strip, kv, &weights, &o);
         r += strip.rows;
@@ -206,21 +96,16 @@ static struct panel panel_state(const struct block *blk, const struct part *p,
     return t;
 }
 
-/* From scores to weights, by all rules. A softcap alone goes by elements, before any is hidden. */
+/* From scores to weights. Intervals alone are hidden as the scores are made. */
 static void panel_weights(const struct block *blk, const struct part *p, const struct kv_tile *kv,
                           struct panel *t, enum sight sight)
 {
-    const attn_op *op = blk->job->op;
-    bool strips = needs_strips(blk->job), cap = !strips && op->softcap > 0.0f;
-    if (!strips && !cap && sight != SEES_ALL) point_at_keys(blk, p, kv, t);
-    op->kernels->panel_scores(t);
-    if (strips) rules_by_strips(blk, p, kv, t->s, sight);
-    if (cap) {
-        attn_i_cap_row(op, kv->count * p->lanes, t->s);
-        if (sight != SEES_ALL) point_at_keys(blk, p, kv, t);
-    }
-    if (strips || cap) op->kernels->panel_top(t);
-    op->kernels->panel_softmax(t);
+    const struct kernels *kn = blk->job->op->kernels;
+    bool rules = attn_i_has_rules(blk->job);
+    if (!rules && sight != SEES_ALL) attn_i_panel_keys(blk, p, kv, t);
+    kn->panel_scores(t);
+    if (rules) attn_i_panel_rules(blk, p, kv, t, sight);
+    kn->panel_softmax(t);
 }
 
 /* more: other tiles follow. */
@@ -238,9 +123,9 @@ static void attend_panel(const struct block *blk, struct kv_state *tile, const s
     t.all.lo = attn_i_row_span(blk->job, &blk->item, i.hi - 1).lo - kv.j0;
     t.all.hi = attn_i_row_span(blk->job, &blk->item, i.lo).hi - kv.j0;
     enum sight sight = t.all.lo <= 0 && t.all.hi >= kv.count ? SEES_ALL : SEES_SOME;
-    if (needs_strips(blk->job)) sight = panel_sight(blk, p, &kv);
+    if (attn_i_has_rules(blk->job)) sight = attn_i_panel_sight(blk, p, &kv);
     if (sight == SEES_NONE) {
-        rules_by_strips(blk, p, &kv, t.s, sight);
+        attn_i_panel_skip(blk, p, &kv);
         if (t.first) memset(t.o, 0, (size_t)(p->lanes * t.Dv) * sizeof *t.o);
         return;
     }
@@ -262,7 +147,7 @@ static void panels_in(const struct block *blk)
     const attn_op *op = blk->job->op;
     for (struct part p = first_panel(blk); p.n < p.count; p = next_panel(blk, &p)) {
         op->kernels->panel_in(p.rows, (int32_t)(p.lanes / op->kernels->width), op->Dk,
-                              blk->scratch->q_rows + p.row0, attn_i_alpha(op),
+                              blk->scratch->q_rows + p.row0, op->scale,
                               blk->scratch->q_panels + p.row0 * op->Dk);
         for (int64_t r = p.rows; r < p.lanes; r++) { /* lanes to spare */
             blk->m[p.row0 + r] = -INFINITY;

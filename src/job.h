@@ -53,6 +53,16 @@ struct span attn_i_rows_span(const struct job *job, const struct item *it, int64
 bool attn_i_visible(const struct job *job, const struct item *it, int64_t b, int64_t h, int64_t i,
                     int64_t j);
 
+/* i + off - j as a float. */
+float attn_i_distance(const struct item *it, int64_t i, int64_t j);
+/* Elements of the masks, which must be there. */
+const uint8_t *attn_i_bool_at(const struct job *job, int64_t b, int64_t h, int64_t i, int64_t j);
+const float *attn_i_add_at(const struct job *job, int64_t b, int64_t h, int64_t i, int64_t j);
+/* Segments of a query, and of the keys from j on. */
+int32_t attn_i_query_segment(const struct job *job, const struct item *it, int64_t b, int64_t i);
+const int32_t *attn_i_key_segments(const struct job *job, const struct item *it, int64_t b,
+                                   int64_t j);
+
 /* A strip of scores: `rows` queries of head h from i0 against `cols` keys from j0. */
 struct strip {
     int64_t b, h, i0, rows, j0, cols;
@@ -140,9 +150,12 @@ struct thread_scratch {
     float **o_rows;
     int32_t (*columns)[2]; /* strip_rows */
     uint8_t *started;      /* per strip of a block: is there output already? */
-    /* vector: panels of queries and of output, what one panel sees, its scores row by row */
-    float *q_panels, *o_panels, *top, *strip;
-    int32_t *lo, *hi;
+    /* vector: panels of queries and of output; for one panel the maxima, what its lanes see, their
+       rules, and STRIP_KEYS keys of masks or scores row by row and as a panel */
+    float *q_panels, *o_panels, *top, *slopes, *at, *strip, *bias;
+    int32_t *lo, *hi, *id;
+    const uint8_t **keep;
+    const float **add;
 };
 
 /* What the threads of a run share. */
@@ -236,6 +249,9 @@ const struct kv_tile *attn_i_values_for(const struct block *blk, struct kv_state
 
 /* Where the queries of a strip lie; rows are q.sl apart. */
 const float *attn_i_queries(const struct block *blk, int64_t g, int64_t i0);
+/* The score outputs of a strip whose rules are applied, columns [lo, hi) of each row; NULL: all. */
+void attn_i_strip_hand_out(const struct block *blk, const struct strip *t,
+                           const int32_t (*columns)[2]);
 /* A strip that sees nothing: only its score outputs. */
 void attn_i_strip_skip(const struct block *blk, const struct strip *t);
 /* Rules and score outputs of one strip; what its rows see, NULL: all. */

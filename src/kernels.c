@@ -39,7 +39,8 @@ const struct kernels KERNEL(table) = {
     .panel_in = KERNEL(panel_in),
     .panel_out = KERNEL(panel_out),
     .panel_scores = KERNEL(panel_scores),
-    .panel_top = KERNEL(panel_top),
+    .panel_bias = KERNEL(panel_bias),
+    .panel_rules = KERNEL(panel_rules),
     .panel_softmax = KERNEL(panel_softmax),
     .panel_values = KERNEL(panel_values),
 };

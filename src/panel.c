@@ -48,12 +48,15 @@ INLINE void multiply(int mr, int nv, tile c, int64_t n, const float *a, int64_t 
         if (i_ < (n)) step(1, i_);                                          \
     } while (0)
 
-/* Calls function(nv, t) with the number of vectors of the panel as a constant. */
+/* Calls function(nv, ...) with the number of vectors of the panel as a constant. */
 #if PANEL_VECTORS == 2
-#define FOR_VECTORS(function, t) ((t)->vectors == 2 ? function(2, t) : function(1, t))
+#define FOR_VECTORS(nv, function, ...) \
+    ((nv) == 2 ? function(2, __VA_ARGS__) : function(1, __VA_ARGS__))
 #else
-#define FOR_VECTORS(function, t) \
-    ((t)->vectors == 3 ? function(3, t) : (t)->vectors == 2 ? function(2, t) : function(1, t))
+#define FOR_VECTORS(nv, function, ...)      \
+    ((nv) == 3   ? function(3, __VA_ARGS__) \
+     : (nv) == 2 ? function(2, __VA_ARGS__) \
+                 : function(1, __VA_ARGS__))
 #endif
 
 /* -inf where lane's query does not see key i of the tile */
@@ -98,22 +101,86 @@ INLINE void scores(int nv, const struct panel *t)
     UNROLL for (int j = 0; j < nv; j++) store(t->top + j * W, top[j]);
 }
 
-void KERNEL(panel_scores)(const struct panel *t) { FOR_VECTORS(scores, t); }
+void KERNEL(panel_scores)(const struct panel *t) { FOR_VECTORS(t->vectors, scores, t); }
 
-INLINE void look_again(int nv, const struct panel *t)
+/* ----------------------------------------------------------------- rules */
+
+/* One key's scores, without the intervals: ALiBi, masks, segments. */
+INLINE void rules_of_key(int nv, const struct panel_rules *r, int64_t i, vf *s)
+{
+    UNROLL for (int j = 0; j < nv; j++)
+    {
+        if (r->slopes)
+            s[j] = s[j] - load(r->slopes + j * W) * vabs(load(r->at + j * W) - (float)i);
+        if (r->bias) s[j] = add_mask(s[j], load(r->bias + ((i - r->from) * nv + j) * W));
+        if (r->ids) s[j] = sel(load_ints(r->id + j * W) == r->ids[i], s[j], splat(-INFINITY));
+    }
+}
+
+INLINE void rules(int nv, const struct panel *t, const struct panel_rules *r)
 {
     vf top[PANEL_VECTORS];
-    UNROLL for (int j = 0; j < nv; j++) top[j] = splat(-INFINITY);
-    for (int64_t i = 0; i < t->keys; i++) UNROLL for (int j = 0; j < nv; j++)
+    UNROLL for (int j = 0; j < nv; j++) top[j] =
+        r->from == 0 ? splat(-INFINITY) : load(t->top + j * W);
+    for (int64_t i = r->from; i < r->to; i++) {
+        float *at = t->s + i * nv * W;
+        vf s[PANEL_VECTORS];
+        UNROLL for (int j = 0; j < nv; j++) s[j] = load(at + j * W);
+        rules_of_key(nv, r, i, s);
+        bool all = !t->lo || (i >= t->all.lo && i < t->all.hi);
+        UNROLL for (int j = 0; j < nv; j++)
         {
-            float *s = t->s + (i * nv + j) * W;
-            if (t->lo) store(s, hide_unseen(t, i, j, load(s)));
-            top[j] = vmax(load(s), top[j]);
+            if (!all) s[j] = hide_unseen(t, i, j, s[j]);
+            top[j] = vmax(s[j], top[j]);
+            store(at + j * W, s[j]);
         }
+    }
     UNROLL for (int j = 0; j < nv; j++) store(t->top + j * W, top[j]);
 }
 
-void KERNEL(panel_top)(const struct panel *t) { FOR_VECTORS(look_again, t); }
+void KERNEL(panel_rules)(const struct panel *t, const struct panel_rules *r)
+{
+    FOR_VECTORS(t->vectors, rules, t, r);
+}
+
+/* A row of masks is fetched so many keys ahead: W rows at once are more than the hardware follows. */
+#define MASK_AHEAD 64
+
+/* The masks of one lane and keys [j, j + n), n <= W. */
+INLINE vf masks_of_row(const struct mask_rows *m, int64_t lane, int64_t j, int64_t n)
+{
+    const uint8_t *keep = m->keep ? m->keep[lane] : NULL;
+    const float *add = m->add ? m->add[lane] : NULL;
+    if (n == W && m->contiguous) {
+        vf x = splat(0.0f);
+        if (add) {
+            x = load(add + j);
+            prefetch(add, j + MASK_AHEAD);
+        }
+        return keep ? sel(load_bytes(keep + j) != 0, x, splat(-INFINITY)) : x;
+    }
+    float x[W] = {0};
+    for (int64_t i = 0; i < n; i++) {
+        if (add) x[i] = add[(j + i) * m->add_stride];
+        if (keep && !keep[(j + i) * m->keep_stride]) x[i] = -INFINITY;
+    }
+    return load(x);
+}
+
+void KERNEL(panel_bias)(int32_t vectors, const struct mask_rows *m, int64_t from, int64_t to,
+                        float *bias)
+{
+    int64_t lanes = (int64_t)vectors * W;
+    for (int64_t j = from; j < to; j += W)
+        for (int64_t lane = 0; lane < lanes; lane += W) {
+            int64_t n = to - j < W ? to - j : W;
+            vf t[W];
+            UNROLL for (int i = 0; i < W; i++) t[i] = masks_of_row(m, lane + i, j, n);
+            transpose_vectors(t);
+            float *to_bias = bias + (j - from) * lanes + lane;
+            for (int64_t i = 0; i < n; i++) store(to_bias + i * lanes, t[i]);
+        }
+}
 
 /* --------------------------------------------------------------- softmax */
 
@@ -158,7 +225,7 @@ INLINE void softmax(int nv, const struct panel *t)
         store(t->l + j * W, load(t->l + j * W) + (sum[0][j] + sum[1][j]));
 }
 
-void KERNEL(panel_softmax)(const struct panel *t) { FOR_VECTORS(softmax, t); }
+void KERNEL(panel_softmax)(const struct panel *t) { FOR_VECTORS(t->vectors, softmax, t); }
 
 /* ---------------------------------------------------------------- values */
 
@@ -184,7 +251,7 @@ INLINE void values(int nv, const struct panel *t)
 #undef STEP
 }
 
-void KERNEL(panel_values)(const struct panel *t) { FOR_VECTORS(values, t); }
+void KERNEL(panel_values)(const struct panel *t) { FOR_VECTORS(t->vectors, values, t); }
 
 /* ---------------------------------------------------------- in and out */
 

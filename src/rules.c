@@ -77,24 +77,24 @@ static int64_t mask_at(const struct mask *m, int64_t b, int64_t h, int64_t i, in
            (m->dims[2] == 1 ? 0 : i * m->strides[2]) + j * m->strides[3];
 }
 
-static const uint8_t *bool_at(const struct job *job, int64_t b, int64_t h, int64_t i, int64_t j)
+const uint8_t *attn_i_bool_at(const struct job *job, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     const struct mask *m = &job->args->mask_bool;
     return (const uint8_t *)m->data + mask_at(m, b, h, i, j);
 }
 
-static const float *add_at(const struct job *job, int64_t b, int64_t h, int64_t i, int64_t j)
+const float *attn_i_add_at(const struct job *job, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     const struct mask *m = &job->args->mask_add;
     return (const float *)m->data + mask_at(m, b, h, i, j);
 }
 
-static int32_t query_segment(const struct job *job, const struct item *it, int64_t b, int64_t i)
+int32_t attn_i_query_segment(const struct job *job, const struct item *it, int64_t b, int64_t i)
 {
     return job->args->segments_q[(job->args->offsets_q ? 0 : b * job->Lq) + it->q0 + i];
 }
 
-static const int32_t *key_segments(const struct job *job, const struct item *it, int64_t b,
+const int32_t *attn_i_key_segments(const struct job *job, const struct item *it, int64_t b,
                                    int64_t j)
 {
     return job->args->segments_k + (job->args->offsets_k ? 0 : b * job->Lk) + it->k0 + j;
@@ -106,10 +106,11 @@ bool attn_i_visible(const struct job *job, const struct item *it, int64_t b, int
     const attn_args *args = job->args;
     struct span keys = attn_i_row_span(job, it, i);
     if (j < keys.lo || j >= keys.hi) return false;
-    if (args->mask_bool.data && !*bool_at(job, b, h, i, j)) return false;
-    if (args->segments_q && *key_segments(job, it, b, j) != query_segment(job, it, b, i))
+    if (args->mask_bool.data && !*attn_i_bool_at(job, b, h, i, j)) return false;
+    if (args->segments_q &&
+        *attn_i_key_segments(job, it, b, j) != attn_i_query_segment(job, it, b, i))
         return false;
-    return !args->mask_add.data || *add_at(job, b, h, i, j) != -INFINITY;
+    return !args->mask_add.data || *attn_i_add_at(job, b, h, i, j) != -INFINITY;
 }
 
 /* ---------------------------------------------------- strips: all, some, none */
@@ -128,7 +129,7 @@ static enum sight bool_sight(const struct job *job, const struct strip *t, int64
                              struct span c)
 {
     const struct mask *m = &job->args->mask_bool;
-    const uint8_t *row = bool_at(job, t->b, t->h, t->i0 + r, t->j0 + c.lo);
+    const uint8_t *row = attn_i_bool_at(job, t->b, t->h, t->i0 + r, t->j0 + c.lo);
     int64_t n = c.hi - c.lo, count = 0;
     if (m->strides[3] == 1) return job->op->kernels->mask_sight(n, row);
     for (int64_t j = 0; j < n; j++) count += row[j * m->strides[3]] != 0;
@@ -151,8 +152,8 @@ static enum sight row_sight(const struct job *job, const struct item *it, const 
     }
     if (args->segments_q && least != SEES_NONE) {
         enum sight sight =
-            job->op->kernels->segment_sight(n, key_segments(job, it, t->b, t->j0 + c.lo),
-                                            query_segment(job, it, t->b, t->i0 + r));
+            job->op->kernels->segment_sight(n, attn_i_key_segments(job, it, t->b, t->j0 + c.lo),
+                                            attn_i_query_segment(job, it, t->b, t->i0 + r));
         least = sight < least ? sight : least;
     }
     return least;
@@ -175,8 +176,8 @@ enum sight attn_i_strip_sight(const struct job *job, const struct item *it, cons
 
 /* ------------------------------------------------------------- applying */
 
-/* i + off - j as a float: exact where the difference is, whatever the two are. */
-static float distance(const struct item *it, int64_t i, int64_t j)
+/* Exact where the difference is, whatever the two are. */
+float attn_i_distance(const struct item *it, int64_t i, int64_t j)
 {
     int64_t at = add_sat(i, it->off), far;
     return __builtin_sub_overflow(at, j, &far) ? (float)at : (float)far;
@@ -195,15 +196,17 @@ static void apply_row(const struct job *job, const struct item *it, const struct
     float *s = t->s + r * t->lds + c.lo;
     attn_i_scale_row(job->op, n, s);
     attn_i_cap_row(job->op, n, s);
-    if (args->slopes) kn->alibi_row(n, s, args->slopes[t->h], distance(it, i, j));
+    if (args->slopes) kn->alibi_row(n, s, args->slopes[t->h], attn_i_distance(it, i, j));
     if (args->mask_add.data)
-        kn->mask_add_row(n, s, add_at(job, t->b, t->h, i, j), args->mask_add.strides[3],
+        kn->mask_add_row(n, s, attn_i_add_at(job, t->b, t->h, i, j), args->mask_add.strides[3],
                          AHEAD * args->mask_add.strides[2]);
     if (t->sight == SEES_ALL) return;
     if (args->mask_bool.data)
-        kn->mask_bool_row(n, s, bool_at(job, t->b, t->h, i, j), args->mask_bool.strides[3]);
+        kn->mask_bool_row(n, s, attn_i_bool_at(job, t->b, t->h, i, j),
+                          args->mask_bool.strides[3]);
     if (args->segments_q)
-        kn->segment_row(n, s, key_segments(job, it, t->b, j), query_segment(job, it, t->b, i));
+        kn->segment_row(n, s, attn_i_key_segments(job, it, t->b, j),
+                        attn_i_query_segment(job, it, t->b, i));
 }
 
 void attn_i_apply_rules(const struct job *job, const struct item *it, const struct strip *t,

@@ -42,13 +42,19 @@ static void hand_out(const struct block *blk, const struct strip *t, int32_t sta
     }
 }
 
+void attn_i_strip_hand_out(const struct block *blk, const struct strip *t,
+                           const int32_t (*columns)[2])
+{
+    hand_out(blk, t, ATTN_STAGE_MASKED, columns);
+    hand_out(blk, t, ATTN_STAGE_WEIGHTS, columns);
+}
+
 void attn_i_strip_skip(const struct block *blk, const struct strip *t)
 {
     if (!blk->scores[ATTN_STAGE_MASKED] && !blk->scores[ATTN_STAGE_WEIGHTS]) return;
     for (int64_t r = 0; r < t->rows; r++)
         for (int64_t j = 0; j < t->cols; j++) t->s[r * t->lds + j] = -INFINITY;
-    hand_out(blk, t, ATTN_STAGE_MASKED, NULL);
-    hand_out(blk, t, ATTN_STAGE_WEIGHTS, NULL);
+    attn_i_strip_hand_out(blk, t, NULL);
 }
 
 const int32_t (*attn_i_strip_rules(const struct block *blk, const struct strip *t))[2]
@@ -57,8 +63,7 @@ const int32_t (*attn_i_strip_rules(const struct block *blk, const struct strip *
     attn_i_apply_rules(blk->job, &blk->item, t, columns);
     const int32_t(*seen)[2] =
         t->sight == SEES_ALL ? NULL : (const int32_t(*)[2])(uintptr_t)columns;
-    hand_out(blk, t, ATTN_STAGE_MASKED, seen);
-    hand_out(blk, t, ATTN_STAGE_WEIGHTS, seen);
+    attn_i_strip_hand_out(blk, t, seen);
     return seen;
 }
 

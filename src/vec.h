@@ -171,44 +171,9 @@ INLINE vf add_mask(vf s, vf mask) { return sel(mask == -INFINITY, mask, s + mask
 /* |x| */
 INLINE vf vabs(vf x) { return (vf)((vi)x & 0x7fffffff); }
 
-/* Lanes l of an exchange over distance s: out of a where bit s of l is clear. */
-#define LANE(l, s, up) (((l) & (s)) ? W + (l) - (s) + (up) * (s) : (l) + (up) * (s))
-#define LANES4(s, up, b) \
-    LANE((b), s, up), LANE((b) + 1, s, up), LANE((b) + 2, s, up), LANE((b) + 3, s, up)
-#if W == 4
-#define LANES(s, up) LANES4(s, up, 0)
-#elif W == 8
-#define LANES(s, up) LANES4(s, up, 0), LANES4(s, up, 4)
-#else
-#define LANES(s, up) LANES4(s, up, 0), LANES4(s, up, 4), LANES4(s, up, 8), LANES4(s, up, 12)
-#endif
-#define PICK(a, b, s, up) SHUFFLE(a, b, LANES(s, up))
-
-/* One round of the W x W transpose: rows i and i + s exchange half their lanes. */
-#define TRANSPOSE_ROUND(x, s)                          \
-    UNROLL for (int i = 0; i < W; i++) if (!(i & (s))) \
-    {                                                  \
-        vf lo_ = (x)[i], hi_ = (x)[i + (s)];           \
-        (x)[i] = PICK(lo_, hi_, s, 0);                 \
-        (x)[i + (s)] = PICK(lo_, hi_, s, 1);           \
-    }
-
-INLINE void transpose_vectors(vf x[W])
-{
-    TRANSPOSE_ROUND(x, 1)
-    TRANSPOSE_ROUND(x, 2)
-#if W >= 8
-    TRANSPOSE_ROUND(x, 4)
-#endif
-#if W >= 16
-    TRANSPOSE_ROUND(x, 8)
-#endif
-}
-
 /*
- * sums(): pairs of vectors are interleaved so that one add sums a quarter, a
- * half, ... of both. Only shuffles that are one instruction everywhere: within
- * 16 bytes first, then whole groups of 16 bytes.
+ * Pairs of vectors, interleaved. Only shuffles that are one instruction
+ * everywhere: within 16 bytes first, then whole groups of 16 bytes.
  */
 #define LOW_32(g) (g), (g) + W, (g) + 1, (g) + W + 1
 #define HIGH_32(g) (g) + 2, (g) + W + 2, (g) + 3, (g) + W + 3
@@ -226,6 +191,36 @@ INLINE void transpose_vectors(vf x[W])
 #define EVEN_GROUPS GROUP(0), GROUP(8), GROUP(16), GROUP(24)
 #define ODD_GROUPS GROUP(4), GROUP(12), GROUP(20), GROUP(28)
 #endif
+
+/* x[i] and x[k] become the first and the second interleaving of both. */
+#define INTERLEAVE(i, k, FIRST, SECOND) \
+    do {                                \
+        vf a_ = x[i], b_ = x[k];        \
+        x[i] = SHUFFLE(a_, b_, FIRST);  \
+        x[k] = SHUFFLE(a_, b_, SECOND); \
+    } while (0)
+
+/* The W x W transpose. */
+INLINE void transpose_vectors(vf x[W])
+{
+    UNROLL for (int i = 0; i < W; i += 2) INTERLEAVE(i, i + 1, IN_16(LOW_32), IN_16(HIGH_32));
+    UNROLL for (int i = 0; i < W; i += 4)
+    {
+        INTERLEAVE(i, i + 2, IN_16(LOW_64), IN_16(HIGH_64));
+        INTERLEAVE(i + 1, i + 3, IN_16(LOW_64), IN_16(HIGH_64));
+        vf second = x[i + 2];
+        x[i + 2] = x[i + 1];
+        x[i + 1] = second;
+    }
+#if W >= 8
+    UNROLL for (int i = 0; i < W; i++) if (!(i & 4))
+        INTERLEAVE(i, i + 4, EVEN_GROUPS, ODD_GROUPS);
+#endif
+#if W >= 16
+    UNROLL for (int i = 0; i < 8; i++) INTERLEAVE(i, i + 8, EVEN_GROUPS, ODD_GROUPS);
+#endif
+}
+
 #define SUM_PAIR(a, b, FIRST, SECOND) (SHUFFLE(a, b, FIRST) + SHUFFLE(a, b, SECOND))
 
 /* Lane l of the result is the sum of all lanes of x[l], each in the same order. */

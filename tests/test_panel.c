@@ -169,11 +169,12 @@ static void one_problem(int64_t vectors, int64_t keys, int64_t Dk, int64_t Dv)
     problem_make(&p, &rng, vectors, keys, Dk, Dv);
     kn->panel_scores(&p.t);
     expect_scores(&p);
-    /* once more, from scores that are not hidden yet */
+    /* once more, in two parts, from scores that are not hidden yet */
     for (int64_t i = 0; i < keys * p.lanes; i++)
         if (p.t.s[i] == -INFINITY) p.t.s[i] = NAN;
     for (int64_t i = 0; i < p.lanes; i++) p.t.top[i] = 99;
-    kn->panel_top(&p.t);
+    kn->panel_rules(&p.t, &(struct panel_rules){.from = 0, .to = keys / 2});
+    kn->panel_rules(&p.t, &(struct panel_rules){.from = keys / 2, .to = keys});
     for (int64_t j = 0; j < keys; j++)
         for (int64_t i = 0; i < p.lanes; i++)
             assert_true((p.t.s[j * p.lanes + i] == -INFINITY) == !sees(&p, i, j));
@@ -223,7 +224,7 @@ static void test_panel_specials(void **state)
     memcpy(&p.t.s[0], &payload, sizeof payload); /* lane 0: NaN beside 1 */
     p.t.s[lanes] = 1.0f;
     p.t.s[1] = INFINITY; /* lane 1: +inf */
-    kn->panel_top(&p.t);
+    kn->panel_rules(&p.t, &(struct panel_rules){.to = 3});
     assert_true(p.t.top[0] == 1.0f);
     kn->panel_softmax(&p.t);
     kn->panel_values(&p.t);
@@ -232,6 +233,71 @@ static void test_panel_specials(void **state)
     assert_true(isnan(p.t.l[2]) && isnan(p.t.o[2]) && p.t.m[2] == -INFINITY);
     assert_true(p.t.l[3] == 0.0f && p.t.o[3] == 1.0f && p.t.s[3] == 0.0f);
     problem_free(&p);
+}
+
+/* What rules make of score s of a key and a lane, in float64, and how far a float may be off. */
+static double by_rules(const struct problem *p, const struct panel_rules *r, int64_t i,
+                       int64_t lane, double s, double *tol)
+{
+    double x = s, size = fabs(s);
+    if (r->slopes) {
+        double bias = (double)r->slopes[lane] * fabs((double)r->at[lane] - (double)i);
+        x -= bias;
+        size += bias;
+    }
+    float add = r->bias ? r->bias[(i - r->from) * p->lanes + lane] : 0;
+    x = add == -INFINITY ? (double)-INFINITY : x + (double)add;
+    size += isfinite(add) ? fabs((double)add) : 0;
+    if (r->ids && r->ids[i] != r->id[lane]) x = (double)-INFINITY;
+    if (!sees(p, lane, i)) x = (double)-INFINITY;
+    *tol = isfinite(x) ? 3 * REF_U * size : 0; /* a product, two sums */
+    return x;
+}
+
+/* Every set of rules, some keys NaN, in two parts. */
+static void test_panel_rules(void **state)
+{
+    (void)state;
+    for (int64_t n = 0; n < 8 * N_SIZES; n++) {
+        struct rng rng = rng_make((uint64_t)n);
+        struct problem p;
+        int64_t keys = sizes[n / 8], vectors = n % kn->panel_vectors + 1;
+        problem_make(&p, &rng, vectors, keys, 3, 1);
+        float *slopes = aligned_floats(p.lanes), *at = aligned_floats(p.lanes);
+        float *bias = aligned_floats(keys * p.lanes), *top = aligned_floats(p.lanes);
+        int32_t *ids = must_alloc((size_t)keys, sizeof *ids), id[48];
+        struct panel_rules r = {.to = keys};
+        for (int64_t i = 0; i < p.lanes; i++) {
+            slopes[i] = (float)rng_int(&rng, 0, 9) / 4;
+            at[i] = (float)rng_int(&rng, -9, 99);
+            id[i] = (int32_t)rng_int(&rng, 0, 3);
+            top[i] = -INFINITY;
+        }
+        for (int64_t i = 0; i < keys; i++) ids[i] = (int32_t)rng_int(&rng, 0, 3);
+        for (int64_t i = 0; i < keys * p.lanes; i++) {
+            bias[i] = rng_chance(&rng, 0.2) ? -INFINITY : (float)rng_int(&rng, -9, 9);
+            p.t.s[i] = rng_chance(&rng, 0.1) ? NAN : (float)rng_normal(&rng, 3);
+        }
+        if (n & 1) r.slopes = slopes, r.at = at;
+        if (n & 2) r.bias = bias;
+        if (n & 4) r.ids = ids, r.id = id;
+        float *before = copy_floats(p.t.s, keys * p.lanes);
+        struct panel_rules parts[2] = {r, r};
+        parts[0].to = parts[1].from = keys / 2;
+        if (r.bias) parts[1].bias = bias + keys / 2 * p.lanes;
+        for (int k = 0; k < 2; k++) kn->panel_rules(&p.t, &parts[k]);
+        for (int64_t i = 0; i < keys * p.lanes; i++) {
+            int64_t key = i / p.lanes, lane = i % p.lanes;
+            double tol, want = by_rules(&p, &r, key, lane, (double)before[i], &tol);
+            assert_true(ref_close(want, tol, p.t.s[i]));
+            if (p.t.s[i] > top[lane]) top[lane] = p.t.s[i];
+        }
+        for (int64_t i = 0; i < p.lanes; i++) assert_true(p.t.top[i] == top[i]);
+        float *all[] = {slopes, at, bias, top, before};
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+        free(ids);
+        problem_free(&p);
+    }
 }
 
 static void in_and_out(int64_t rows, int64_t D)
@@ -319,6 +385,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_panels),
+        cmocka_unit_test(test_panel_rules),
         cmocka_unit_test(test_panel_specials),
         cmocka_unit_test(test_in_and_out),
         cmocka_unit_test(test_lanes_are_independent),

@@ -159,7 +159,8 @@ static void test_rows_are_independent(void **state)
                 struct few_rows all = f.in;
                 all.s = must_alloc((size_t)(7 * lds), sizeof(float));
                 kn->dot_rows(&all);
-                if (!same_bits("scores", alone, all.s + r * lds, keys)) fail_msg("isa %s D %d keys %d r %d", kn->name, (int)D, (int)keys, (int)r);
+                if (!same_bits("scores", alone, all.s + r * lds, keys))
+                    fail_msg("isa %s D %d keys %d r %d", kn->name, (int)D, (int)keys, (int)r);
                 free(all.s);
             }
             free(s);

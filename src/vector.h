@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+/* What the two files of the vector engine share. */
+#ifndef ATTN_VECTOR_H
+#define ATTN_VECTOR_H
+
+#include "job.h"
+
+/* A panel of a block: panels share its vectors evenly. */
+struct part {
+    int64_t n, count;   /* the nth of so many */
+    int64_t row0, rows; /* of the block */
+    int64_t lanes;
+};
+
+/* -------------------------------------------------------- vector_rules.c */
+
+/* The rows of a panel that belong to one head, from row r of it, as a strip of the keys of kv. */
+struct strip attn_i_head_strip(const struct block *blk, const struct part *p,
+                               const struct kv_tile *kv, int64_t r);
+/* Are there rules that are no intervals, or outputs of scores? */
+bool attn_i_has_rules(const struct job *job);
+/* What the rows of a panel see together, by all rules. */
+enum sight attn_i_panel_sight(const struct block *blk, const struct part *p,
+                              const struct kv_tile *kv);
+/* What each lane sees of the tile, as far as intervals say, into t. */
+void attn_i_panel_keys(const struct block *blk, const struct part *p, const struct kv_tile *kv,
+                       struct panel *t);
+/* All rules on the scores of a panel, which are handed out, too; keys that are not seen have -inf,
+   and t->top is the maximum of the others. */
+void attn_i_panel_rules(const struct block *blk, const struct part *p, const struct kv_tile *kv,
+                        struct panel *t, enum sight sight);
+/* The score outputs of a panel that sees nothing of the tile. */
+void attn_i_panel_skip(const struct block *blk, const struct part *p, const struct kv_tile *kv);
+
+#endif
