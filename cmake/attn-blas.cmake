@@ -2,38 +2,53 @@
 # Finds the BLAS under libattn; used by the build, and by the installed
 # attn-config.cmake for the static library.
 #
-# attn_find_blas(kind), kind openblas, scipy-openblas or generic, defines the
-# imported target attn::blas when it finds one, and sets
+# attn_find_blas(kind), kind openblas, scipy-openblas (the wheel of PyPI, in a
+# site-packages of CMAKE_PREFIX_PATH) or generic, defines the imported target
+# attn::blas when it finds one, and sets
 #   ATTN_BLAS_PC         the pkg-config module it came from, or empty
 #   ATTN_BLAS_LIBRARIES  without a module: what to link
 
 include_guard(GLOBAL)
 
+# The wheel needs no pkg-config, whose file would also add an RPATH: the wheel of
+# a build may be gone when its result runs beside another one.
+macro(attn_find_scipy_openblas)
+    find_library(ATTN_SCIPY_OPENBLAS scipy_openblas PATH_SUFFIXES scipy_openblas32/lib)
+    mark_as_advanced(ATTN_SCIPY_OPENBLAS)
+    set(ATTN_BLAS_LIBRARIES "")
+    if(ATTN_SCIPY_OPENBLAS)
+        set(ATTN_BLAS_LIBRARIES "${ATTN_SCIPY_OPENBLAS}")
+        get_filename_component(scipy_openblas_root "${ATTN_SCIPY_OPENBLAS}/../.." ABSOLUTE)
+        if(NOT TARGET attn::blas)
+            message(STATUS "Found OpenBLAS: ${ATTN_SCIPY_OPENBLAS}")
+            add_library(attn::blas SHARED IMPORTED GLOBAL)
+            set_target_properties(attn::blas PROPERTIES IMPORTED_LOCATION "${ATTN_SCIPY_OPENBLAS}")
+            target_include_directories(attn::blas INTERFACE "${scipy_openblas_root}/include")
+            target_compile_definitions(attn::blas INTERFACE BLAS_SYMBOL_PREFIX=scipy_)
+        endif()
+    endif()
+endmacro()
+
 function(attn_find_blas kind)
     set(ATTN_BLAS_PC "" PARENT_SCOPE)
     set(ATTN_BLAS_LIBRARIES "" PARENT_SCOPE)
-    if(kind STREQUAL "openblas" OR kind STREQUAL "scipy-openblas")
+    if(kind STREQUAL "scipy-openblas")
+        attn_find_scipy_openblas()
+        set(ATTN_BLAS_LIBRARIES "${ATTN_BLAS_LIBRARIES}" PARENT_SCOPE)
+        return()
+    endif()
+    if(kind STREQUAL "openblas")
         find_package(PkgConfig QUIET)
         if(PkgConfig_FOUND)
-            pkg_check_modules(ATTN_OPENBLAS QUIET IMPORTED_TARGET GLOBAL ${kind})
+            pkg_check_modules(ATTN_OPENBLAS QUIET IMPORTED_TARGET GLOBAL openblas)
         endif()
         if(TARGET PkgConfig::ATTN_OPENBLAS)
-            set(ATTN_BLAS_PC ${kind} PARENT_SCOPE)
+            set(ATTN_BLAS_PC openblas PARENT_SCOPE)
             if(NOT TARGET attn::blas)
                 message(STATUS "Found OpenBLAS ${ATTN_OPENBLAS_VERSION} by pkg-config")
                 add_library(attn::blas INTERFACE IMPORTED GLOBAL)
                 target_link_libraries(attn::blas INTERFACE PkgConfig::ATTN_OPENBLAS)
-                if(kind STREQUAL "scipy-openblas") # a file to pkg-config: an option to CMake
-                    pkg_get_variable(libdir scipy-openblas libdir)
-                    find_library(ATTN_SCIPY_OPENBLAS scipy_openblas PATHS "${libdir}"
-                        NO_DEFAULT_PATH REQUIRED)
-                    mark_as_advanced(ATTN_SCIPY_OPENBLAS)
-                    target_link_libraries(attn::blas INTERFACE "${ATTN_SCIPY_OPENBLAS}")
-                endif()
             endif()
-            return()
-        endif()
-        if(kind STREQUAL "scipy-openblas") # has no other way to be found
             return()
         endif()
         set(BLA_VENDOR OpenBLAS)
