@@ -5,6 +5,7 @@
 #
 #   deps_ensure build|test ...    all of these features, or the script ends
 #   deps_venv DIR REQUIREMENTS    a Python environment with these packages
+#   deps_wheels DIR REQUIREMENTS  these packages, for an environment without a network
 # shellcheck shell=bash
 
 say() { printf '%s\n' "$*"; }
@@ -169,6 +170,29 @@ deps_venv() {
         "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
             --no-deps -r "$requirements" </dev/null &&
         cp "$requirements" "$dir/installed.txt"
+}
+
+# Puts the wheels of lists of requirements into DIR, for pip without a network, and an empty
+# environment into DIR/venv. Fails as deps_venv does.
+deps_wheels() {
+    local dir=$1 list lists=()
+    shift
+    if cat "$@" | cmp -s - "$dir/installed.txt" && "$dir/venv/bin/python" -c '' 2>/dev/null; then
+        return 0
+    fi
+    if [ "${install:-yes}" = no ]; then
+        say "Python's wheels are not downloaded and --no-install was given"
+        return 1
+    fi
+    for list; do
+        lists+=(-r "$list")
+    done
+    say "Downloading by pip into $dir:" "$(cat "$@" | grep -o '^[A-Za-z0-9_.-]*' | xargs)"
+    rm -rf "$dir"
+    python3 -m venv "$dir/venv" &&
+        "$dir/venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-input \
+            --no-deps --only-binary :all: -d "$dir" "${lists[@]}" </dev/null &&
+        cat "$@" >"$dir/installed.txt"
 }
 
 # --- building
