@@ -93,6 +93,8 @@ def test_layouts_and_ranks(draw):
                              return_lse=True)
         agree(one[0], out[0, 0].astype(float), 1e-5)
         assert one[1].shape == (9, 13) and one[2].shape == (9,)
+        mean = attn.attention(q[0, 0], k[0, 0], v[0, 0], layout=layout, return_weights="mean")[1]
+        np.testing.assert_array_equal(mean, one[1])
 
 
 @pytest.mark.parametrize("layout", ["bhld", "blhd"])
@@ -129,6 +131,9 @@ def test_other_views_are_copied(draw):
     same_key = np.broadcast_to(k[:, :, :1], k.shape)
     np.testing.assert_array_equal(attn.attention(q, same_key, v),
                                   attn.attention(q, same_key.copy(), v))
+    same_key = np.broadcast_to(k[:, :1], k.shape)  # as (B, L, H, D)
+    np.testing.assert_array_equal(attn.attention(q, same_key, v, layout="blhd"),
+                                  attn.attention(q, same_key.copy(), v, layout="blhd"))
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64])

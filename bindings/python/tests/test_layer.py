@@ -147,6 +147,14 @@ def test_length_first(draw):
     np.testing.assert_array_equal(mha(x[0]), first(x[0]))
 
 
+def test_weights_in_larger_arrays(draw):
+    weights, x = Weights(draw), draw(2, 7, 12)
+    wanted = weights.put(attn.MultiHeadAttention(12, 3))(x)
+    weights.arrays = [np.pad(a, 3)[tuple(slice(3, 3 + n) for n in a.shape)] for a in weights.arrays]
+    for order in ("in_out", "out_in"):
+        np.testing.assert_array_equal(weights.put(attn.MultiHeadAttention(12, 3), order)(x), wanted)
+
+
 def test_weights_are_copied(draw):
     weights, x = Weights(draw), draw(2, 7, 12)
     mha = weights.put(attn.MultiHeadAttention(12, 3))

@@ -211,6 +211,17 @@ def test_nothing_is_kept(draw):
     np.testing.assert_array_equal(attn.attention(q, q, q), attn.attention(q, q, q))
 
 
+def test_copies_live_as_long_as_they_are_borrowed(draw):
+    sizes = attn._op.Sizes(2, 1, 1, 4, 4, 8, 8)
+    with attn._args.borrowed_args() as args:
+        args.segments(np.zeros((2, 4), np.int64), (2, 4), (2, 4))
+        args.mask(np.ones((4, 4), bool), "mask", sizes)
+        weights = args.scores("weights", sizes)
+        assert len(args.kept) == 4 and args.kept[0].dtype == np.int32
+        assert args.kept[3] is weights
+    assert not args.kept and args is attn._args._idle[-1]
+
+
 def test_explain_and_blas_info(draw):
     q = draw(1, 2, 4, 8)
     assert "path: " in attn.explain(q, q, q, causal=True)

@@ -48,7 +48,7 @@ class Args:
         if a.ndim > 4 or any(n not in (1, f) for n, f in zip(a.shape[::-1], full[::-1])):
             raise ValueError(f"{name} must broadcast to (B, Hq, Lq, Lk) = {full}, "
                              f"not the shape {a.shape}")
-        if not _arrays.on_grid(a):
+        if not a.flags.aligned:
             a = _arrays.copied(a)
         missing = 4 - a.ndim
         dims = [1] * missing + list(a.shape)

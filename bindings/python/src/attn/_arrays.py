@@ -64,19 +64,13 @@ def floats(x, name: str) -> np.ndarray:
     return a
 
 
-def on_grid(a: np.ndarray) -> bool:
-    """Whether strides can be counted in elements, from an aligned address."""
-    size = a.itemsize
-    return a.flags.aligned and all(s % size == 0 for s in a.strides)
-
-
 def copied(a: np.ndarray) -> np.ndarray:
     """A packed, aligned copy."""
     return np.array(a, order="C")
 
 
 def strides_of(a: np.ndarray) -> tuple[int, ...]:
-    """Strides in elements."""
+    """Strides in elements; of an aligned array they are whole."""
     return tuple(s // a.itemsize for s in a.strides)
 
 
@@ -84,7 +78,7 @@ def readable(a: np.ndarray, length_axis: int) -> np.ndarray:
     """a itself where libattn can read it by strides, else a packed copy."""
     size = a.itemsize
     length, width = a.shape[length_axis], a.shape[-1]
-    if (on_grid(a) and (width <= 1 or a.strides[-1] == size)
+    if (a.flags.aligned and (width <= 1 or a.strides[-1] == size)
             and (length <= 1 or a.strides[length_axis] >= width * size)):
         return a
     return copied(a)
