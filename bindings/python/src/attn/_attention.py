@@ -43,7 +43,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, out: Tensor | None = None,
 
     q, k, v        (B, Hq, Lq, Dk), (B, Hk, Lk, Dk), (B, Hk, Lk, Dv); without the first axis one
                    item, without the first two one head. layout "blhd": (B, L, H, D), (L, H, D)
-    out            where to write: as q, with Dv for Dk; returned. Must not overlap an input
+    out            where to write: as q, with Dv for Dk; returned. Must not overlap an input. A
+                   tensor needs NumPy 2.1
     mask           bool, True = attend (as in scaled_dot_product_attention, opposite of
                    nn.MultiheadAttention's), or float32, added to the scores; broadcasts to
                    (B, Hq, Lq, Lk)
@@ -66,7 +67,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, out: Tensor | None = None,
     cu_seqlens_q, cu_seqlens_k
                    (B + 1,) offsets: sequences packed one after the other without padding;
                    q is then (tokens, Hq, Dk), k and v (tokens, Hk, D)
-    engine         "blas" or "vector", see README
+    engine         "blas" or "vector": what forms the products, see attn_op_set_engine()
     threads        at most so many; 0: every CPU that this process may use
     return_weights True: also the weights (B, Hq, Lq, Lk); "mean": their mean over heads
                    (B, Lq, Lk). Memory of that size
