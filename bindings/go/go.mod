@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: MIT
+module attn
+
+go 1.19
