@@ -4,6 +4,7 @@
 # to install. Set install=no to forbid.
 #
 #   deps_ensure build|test ...    all of these features, or the script ends
+#   deps_try go ...               the same, or a word and on without them, except in CI
 #   deps_venv DIR REQUIREMENTS    a Python environment with these packages
 #   deps_wheels DIR REQUIREMENTS  these packages, for an environment without a network
 # shellcheck shell=bash
@@ -58,6 +59,7 @@ deps_missing() {
             need python3-venv has_venv
             ;;
         clang) need clang command -v clang ;;
+        go) need golang-go command -v go ;;
         valgrind) need valgrind command -v valgrind ;;
         esac
     done
@@ -115,6 +117,8 @@ other_name() {
     pacman:python3 | brew:python3 | pacman:python3-venv | brew:python3-venv) echo python ;;
     apk:python3-venv) echo py3-pip ;;
     *:python3-venv) echo python3 ;;
+    dnf:golang-go) echo golang ;;
+    *:golang-go) echo go ;;
     *) echo "$2" ;;
     esac
 }
@@ -150,6 +154,22 @@ deps_ensure() {
     apt_install $missing || die "Installing failed: $missing"
     deps_missing "$@"
     [ -z "$missing" ] || die "Installed, and yet still missing or too old: $missing"
+}
+
+# For what only a part of the tests needs: without it they say so and are skipped.
+deps_try() {
+    if [ "${CI:-}" = true ]; then
+        deps_ensure "$@"
+        return
+    fi
+    deps_missing "$@"
+    [ -n "$missing" ] || return 0
+    if [ "${install:-yes}" = no ] || ! is_debian; then
+        say "Going on without these (Debian's names); what needs them is skipped: $missing"
+        return
+    fi
+    # shellcheck disable=SC2086
+    (apt_install $missing) || say "Going on without them; what needs them is skipped: $missing"
 }
 
 # --- Python
