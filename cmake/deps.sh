@@ -4,7 +4,7 @@
 # to install. Set install=no to forbid.
 #
 #   deps_ensure build|test ...    all of these features, or the script ends
-#   deps_try go ...               the same, or a word and on without them, except in CI
+#   deps_try go rust ...          the same, or a word and on without them, except in CI
 #   deps_venv DIR REQUIREMENTS    a Python environment with these packages
 #   deps_wheels DIR REQUIREMENTS  these packages, for an environment without a network
 # shellcheck shell=bash
@@ -29,6 +29,8 @@ has_openblas() {
     printf '#include <cblas.h>\nint main(void) { return !cblas_sgemm; }\n' |
         "${CC:-cc}" -x c - -o /dev/null -lopenblas
 }
+# rustup's directory is in the PATH of login shells only.
+has_cargo() { command -v cargo || [ -x "${CARGO_HOME:-${HOME:-}/.cargo}/bin/cargo" ]; }
 has_venv() { python3 -c 'import venv, ensurepip, sys; sys.exit(sys.version_info < (3, 8))'; }
 
 need() {
@@ -60,6 +62,7 @@ deps_missing() {
             ;;
         clang) need clang command -v clang ;;
         go) need golang-go command -v go ;;
+        rust) need 'cargo rust-clippy rustfmt' has_cargo ;;
         valgrind) need valgrind command -v valgrind ;;
         esac
     done
@@ -118,6 +121,8 @@ other_name() {
     apk:python3-venv) echo py3-pip ;;
     *:python3-venv) echo python3 ;;
     dnf:golang-go) echo golang ;;
+    dnf:rust-clippy) echo clippy ;;
+    pacman:cargo | pacman:rust* | brew:cargo | brew:rust*) echo rust ;;
     *:golang-go) echo go ;;
     *) echo "$2" ;;
     esac

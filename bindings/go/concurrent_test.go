@@ -58,31 +58,32 @@ func TestSettersAndCloseBesideRuns(t *testing.T) {
 	for which := attn.ProjectQ; which <= attn.ProjectO; which++ {
 		must(t, layer.SetWeights(which, w, nil))
 	}
-	together(8, func(i int) {
-		for n := 0; n < 30; n++ {
-			var err error
-			switch {
-			case i == 7 && n == 20:
-				err = op.Close()
-			case i == 6 && n == 20:
-				err = layer.Close()
-			case i == 5:
-				err = op.SetScale(float64(n))
-			case i == 4:
-				err = layer.SetWeights(attn.ProjectV, w, nil)
-			case i%2 == 0:
-				err = layer.Run(p.lengths(), x, nil, make([]float32, 20*16), nil)
-			default:
-				err = op.Run(p.lengths(), p.q, p.k, p.v, p.out(), nil)
+	calls := []func() error{
+		func() error { return op.SetScale(0.5) },
+		func() error { return layer.SetWeights(attn.ProjectV, w, nil) },
+		func() error { return op.Trim() },
+		func() error { return op.Run(p.lengths(), p.q, p.k, p.v, p.out(), nil) },
+		func() error { return layer.Run(p.lengths(), x, nil, make([]float32, 20*16), nil) },
+	}
+	together(2*len(calls)+1, func(i int) {
+		if i == 2*len(calls) {
+			for n := 0; n < 30; n++ {
+				if err := calls[3](); err != nil {
+					t.Error(err)
+				}
 			}
-			if err != nil && !errors.Is(err, attn.ErrClosed) {
-				t.Error(err)
-			}
+			op.Close()
+			layer.Close()
+			return
+		}
+		err := calls[i/2]()
+		for err == nil {
+			err = calls[i/2]()
+		}
+		if !errors.Is(err, attn.ErrClosed) {
+			t.Error(err)
 		}
 	})
-	if err := op.Run(p.lengths(), p.q, p.k, p.v, p.out(), nil); !errors.Is(err, attn.ErrClosed) {
-		t.Errorf("after Close: %v", err)
-	}
 }
 
 // Forgotten handles are freed by the collector, never under a run; what args point to

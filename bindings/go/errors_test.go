@@ -102,6 +102,8 @@ func TestArgsThatDoNotFit(t *testing.T) {
 	refuse(t, op.Run(p.lengths(), p.q, p.k, p.v, out, &args), attn.ErrOverflow, "strides of q")
 	args = attn.Args{StridesQ: &attn.Strides{Steps: [4]int{math.MinInt, math.MinInt, math.MinInt, 1}}}
 	refuse(t, op.Run(p.lengths(), p.q, p.k, p.v, out, &args), attn.ErrOverflow, "strides of q")
+	args = attn.Args{StridesK: &attn.Strides{Steps: [4]int{0, 0, 1 << 62, 1}}} // times 4 is 0
+	refuse(t, op.Run(p.lengths(), p.q, p.k, p.v, out, &args), attn.ErrOverflow, "strides of k")
 	for _, x := range out {
 		if x == x {
 			t.Fatal("written in spite of an error")

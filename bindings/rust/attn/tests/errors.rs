@@ -129,6 +129,9 @@ fn strides_stay_within_the_slice() {
     assert_invalid(error, "strides reach from 0 to 192");
     let error = refused(|args| args.set_strides(Slot::K, Some(Strides::new([-1; 4]))).unwrap());
     assert_invalid(error, "k has 160 elements");
+    let wraps = Strides::new([0, 0, 1 << (usize::BITS - 2), 1]); // times 4 is 0
+    let error = refused(|args| args.set_strides(Slot::K, Some(wraps)).unwrap());
+    assert_invalid(error, "k has 160 elements");
 }
 
 #[test]
