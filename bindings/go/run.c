@@ -31,10 +31,8 @@ static void fill(struct made *m, const attn_go_run_args *r)
     set(m, "Alibi", attn_args_set_alibi(args, r->n_alibi, r->alibi));
     set(m, "Sinks", attn_args_set_sinks(args, r->n_sinks, r->sinks));
     set(m, "segments", attn_args_set_segments(args, r->segments_q, r->segments_k));
-    set(m, "OffsetsQ",
-        attn_args_set_offsets_q(args, r->offsets_q, ATTN_I64, r->n_sequences_q));
-    set(m, "OffsetsK",
-        attn_args_set_offsets_k(args, r->offsets_k, ATTN_I64, r->n_sequences_k));
+    set(m, "OffsetsQ", attn_args_set_offsets_q(args, r->offsets_q, ATTN_I64, r->n_sequences_q));
+    set(m, "OffsetsK", attn_args_set_offsets_k(args, r->offsets_k, ATTN_I64, r->n_sequences_k));
     set(m, "LSE", attn_args_set_lse(args, r->lse));
     set(m, "Workspace", attn_args_set_workspace(args, r->workspace, r->workspace_bytes));
 }
@@ -84,8 +82,8 @@ attn_status attn_go_explain(const attn_op *op, attn_go_run_args r, char *text, s
 {
     struct made m = make(&r);
     if (m.status == ATTN_OK)
-        m.status = attn_explain(op, r.b, r.lq, r.lk, r.q, r.k, r.v, r.out, m.args, text, cap,
-                                needed);
+        m.status =
+            attn_explain(op, r.b, r.lq, r.lk, r.q, r.k, r.v, r.out, m.args, text, cap, needed);
     else
         *needed = 1 + (size_t)snprintf(text, cap, "%s: %s", m.what, attn_status_string(m.status));
     attn_args_destroy(m.args);
