@@ -103,13 +103,17 @@ func (a *Args) toC(n Lengths, heads int) (r C.attn_go_run_args, err error) {
 			r.has_strides[slot], r.strides[slot] = 1, four(at.Steps)
 		}
 	}
-	for _, add := range []func(*C.attn_go_run_args, Lengths, int) error{
-		a.addMasks, a.addSmall, a.addSegments, a.addOffsets, a.addOutputs} {
-		if err = add(&r, n, heads); err != nil {
-			return r, err
-		}
+	if err = a.addMasks(&r); err != nil {
+		return r, err
 	}
-	return r, nil
+	if err = a.addSmall(&r); err != nil {
+		return r, err
+	}
+	if err = a.addSegments(&r, n); err != nil {
+		return r, err
+	}
+	err = a.addOutputs(&r, n, heads)
+	return r, err
 }
 
 // locate is the first element of a mask, all of which lies in its slice, and its steps.
@@ -131,7 +135,7 @@ func (m *Mask[T]) locate(name string) (first *T, steps [4]C.int64_t, err error) 
 	return first, four(at.Steps), nil
 }
 
-func (a *Args) addMasks(r *C.attn_go_run_args, _ Lengths, _ int) error {
+func (a *Args) addMasks(r *C.attn_go_run_args) error {
 	if a.MaskBool != nil {
 		first, steps, err := a.MaskBool.locate("MaskBool")
 		if err != nil {
@@ -152,7 +156,7 @@ func (a *Args) addMasks(r *C.attn_go_run_args, _ Lengths, _ int) error {
 }
 
 // addSmall gathers the arrays that C copies.
-func (a *Args) addSmall(r *C.attn_go_run_args, _ Lengths, _ int) error {
+func (a *Args) addSmall(r *C.attn_go_run_args) error {
 	if a.KeyBegin != nil && a.KeyEnd != nil && len(a.KeyBegin) != len(a.KeyEnd) {
 		return invalid("KeyBegin has %d elements and KeyEnd %d", len(a.KeyBegin), len(a.KeyEnd))
 	}
@@ -163,10 +167,24 @@ func (a *Args) addSmall(r *C.attn_go_run_args, _ Lengths, _ int) error {
 	r.positions, r.n_positions = int64s(a.Positions), C.int64_t(len(a.Positions))
 	r.alibi, r.n_alibi = floats(a.Alibi, 0), C.int64_t(len(a.Alibi))
 	r.sinks, r.n_sinks = floats(a.Sinks, 0), C.int64_t(len(a.Sinks))
+	if err := sequences(a.OffsetsQ, &r.offsets_q, &r.n_sequences_q); err != nil {
+		return err
+	}
+	return sequences(a.OffsetsK, &r.offsets_k, &r.n_sequences_k)
+}
+
+func sequences(offsets []int64, to **C.int64_t, n *C.int64_t) error {
+	if offsets == nil {
+		return nil
+	}
+	if len(offsets) == 0 {
+		return invalid("offsets have one element more than there are sequences")
+	}
+	*to, *n = int64s(offsets), C.int64_t(len(offsets)-1)
 	return nil
 }
 
-func (a *Args) addSegments(r *C.attn_go_run_args, n Lengths, _ int) error {
+func (a *Args) addSegments(r *C.attn_go_run_args, n Lengths) error {
 	if a.SegmentsQ == nil && a.SegmentsK == nil {
 		return nil
 	}
@@ -187,23 +205,6 @@ func ids(s []int32) *C.int32_t {
 		return new(C.int32_t)
 	}
 	return (*C.int32_t)(unsafe.Pointer(&s[0]))
-}
-
-func (a *Args) addOffsets(r *C.attn_go_run_args, _ Lengths, _ int) error {
-	for _, offsets := range [][]int64{a.OffsetsQ, a.OffsetsK} {
-		if offsets != nil && len(offsets) == 0 {
-			return invalid("offsets have one element more than there are sequences")
-		}
-	}
-	r.offsets_q, r.n_sequences_q = int64s(a.OffsetsQ), C.int64_t(len(a.OffsetsQ)-1)
-	r.offsets_k, r.n_sequences_k = int64s(a.OffsetsK), C.int64_t(len(a.OffsetsK)-1)
-	if a.OffsetsQ == nil {
-		r.n_sequences_q = 0
-	}
-	if a.OffsetsK == nil {
-		r.n_sequences_k = 0
-	}
-	return nil
 }
 
 func (a *Args) addOutputs(r *C.attn_go_run_args, n Lengths, heads int) error {

@@ -242,3 +242,15 @@ func TestWorkspace(t *testing.T) {
 	sameBits(t, "with a workspace", out, again)
 	must(t, op.Trim())
 }
+
+// A run without options makes no garbage but the word in which cgo of Go 1.19 wraps the
+// handle.
+func TestRunsMakeNoGarbage(t *testing.T) {
+	p := newProblem(1, 2, 2, 4, 8, 16, 16)
+	op, out := p.op(t), p.out()
+	var err error
+	n := testing.AllocsPerRun(10, func() { err = op.Run(p.lengths(), p.q, p.k, p.v, out, nil) })
+	if n > 1 || err != nil {
+		t.Fatalf("%v allocations, %v", n, err)
+	}
+}

@@ -263,30 +263,28 @@ func (o *Op) prepare(n Lengths, q, k, v, out []float32, args *Args) (r C.attn_go
 		return r, err
 	}
 	packedQ, packedK := args.packed()
-	tensors := []struct {
-		name string
-		data []float32
-		dims [4]int
-		at   *Strides
-		to   **C.float
-	}{
-		{"q", q, [4]int{items(n, packedQ), o.heads, n.Queries, o.headDim}, args.stridesOf(C.ATTN_Q), &r.q},
-		{"k", k, [4]int{items(n, packedK), o.kvHeads, n.Keys, o.headDim}, args.stridesOf(C.ATTN_K), &r.k},
-		{"v", v, [4]int{items(n, packedK), o.kvHeads, n.Keys, o.valueDim}, args.stridesOf(C.ATTN_V), &r.v},
-		{"out", out, [4]int{items(n, packedQ), o.heads, n.Queries, o.valueDim}, args.stridesOf(C.ATTN_OUT), &r.out},
+	bq, bk := items(n, packedQ), items(n, packedK)
+	if r.q, err = tensor("q", q, args.stridesOf(C.ATTN_Q), bq, o.heads, n.Queries, o.headDim); err != nil {
+		return r, err
 	}
-	for _, t := range tensors {
-		offset := 0
-		if t.at == nil {
-			err = checkPacked(t.name, len(t.data), t.dims[:]...)
-		} else {
-			err = checkStrided(t.name, len(t.data), t.dims, *t.at)
-			offset = t.at.Offset
-		}
-		if err != nil {
-			return r, err
-		}
-		*t.to = floats(t.data, offset)
+	if r.k, err = tensor("k", k, args.stridesOf(C.ATTN_K), bk, o.kvHeads, n.Keys, o.headDim); err != nil {
+		return r, err
 	}
-	return r, nil
+	if r.v, err = tensor("v", v, args.stridesOf(C.ATTN_V), bk, o.kvHeads, n.Keys, o.valueDim); err != nil {
+		return r, err
+	}
+	r.out, err = tensor("out", out, args.stridesOf(C.ATTN_OUT), bq, o.heads, n.Queries, o.valueDim)
+	return r, err
+}
+
+// tensor is the address of the first element of a tensor, all of which lies in its slice.
+func tensor(name string, data []float32, at *Strides, items, heads, length, size int) (*C.float, error) {
+	if at == nil {
+		return floats(data, 0), checkPacked(name, len(data), items, heads, length, size)
+	}
+	err := checkStrided(name, len(data), [4]int{items, heads, length, size}, *at)
+	if err != nil {
+		return nil, err
+	}
+	return floats(data, at.Offset), nil
 }

@@ -32,7 +32,7 @@ func count(extents ...int) (int, error) {
 	n, empty := 1, false
 	for _, extent := range extents {
 		if extent < 0 {
-			return 0, invalid("a size is negative: %v", extents)
+			return 0, invalid("a size is negative: %v", copied(extents))
 		}
 		empty = empty || extent == 0
 	}
@@ -48,11 +48,14 @@ func count(extents ...int) (int, error) {
 	return n, nil
 }
 
+// copied keeps what an error prints from moving every caller's numbers to the heap.
+func copied(extents []int) []int { return append([]int(nil), extents...) }
+
 // checkPacked is an error unless a slice of n elements holds a packed array.
 func checkPacked(name string, n int, extents ...int) error {
 	needed, err := count(extents...)
 	if err == nil && n < needed {
-		err = invalid("%s has %d elements and needs %d for %v", name, n, needed, extents)
+		err = invalid("%s has %d elements and needs %d for %v", name, n, needed, copied(extents))
 	}
 	return err
 }
