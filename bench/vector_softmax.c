@@ -6,16 +6,21 @@
 
 #include <math.h>
 
-/* In the order of bench.h's ISA_*, whose names clash with nothing here but are not known. */
-static const int32_t isa_masks[] = {ATTN_ISA_ALL, ATTN_ISA_BASE, ATTN_ISA_AVX2,
-                                    ATTN_ISA_AVX2 | ATTN_ISA_AVX512};
-#define ISA_COUNT ((int)(sizeof isa_masks / sizeof *isa_masks))
+/* In the order of bench.h's ISA_*, whose names are not known here: what is allowed, and what the
+   kernels found then call themselves. */
+static const struct {
+    int32_t mask, found;
+} isas[] = {{ATTN_ISA_ALL, 0},
+            {ATTN_ISA_BASE, ATTN_ISA_BASE},
+            {ATTN_ISA_AVX2, ATTN_ISA_AVX2},
+            {ATTN_ISA_AVX2 | ATTN_ISA_AVX512, ATTN_ISA_AVX512}};
+#define ISA_COUNT ((int)(sizeof isas / sizeof *isas))
 
 const struct kernels *softmax_kernels(int isa)
 {
-    const struct kernels *found = attn_i_kernels(isa_masks[isa]);
+    const struct kernels *found = attn_i_kernels(isas[isa].mask);
     /* the table may be a lesser one than what was asked for */
-    if (isa != 0 && found->isa != isa_masks[isa]) return NULL;
+    if (isa != 0 && found->isa != isas[isa].found) return NULL;
     return found;
 }
 
