@@ -12,6 +12,7 @@
  *   timing.c    samples (of anything)      stats.c    minimum, median, spread
  *   peaks.c     ceilings of the machine    machine.c  what it is, warnings
  *   memory.c    peak memory of one run     report.c, printers.c  the output
+ *   plot.c, plot_panel.c, svg.c  --plot    terminal.c, suggest.c  for people
  */
 #ifndef BENCH_H
 #define BENCH_H

@@ -9,10 +9,14 @@
 #include "options.h"
 #include "peaks.h"
 #include "plan.h"
+#include "plot.h"
 #include "report.h"
+#include "terminal.h"
+#include "timing.h"
 #include "vector_softmax.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -35,17 +39,23 @@ struct session {
     struct record *records;
     double *samples;
     struct report *out, *err;
+    FILE *plot;
+    double began; /* timing the first group */
     char blas[512], command[4096], time[32];
 };
 
 void complain(const char *format, ...)
 {
     va_list arguments;
-    va_start(arguments, format);
+    bool warning = strncmp(format, "warning:", 8) == 0, wrong = strncmp(format, "WRONG", 5) == 0;
+    terminal_clear();
     fputs("attn-bench: ", stderr);
+    if (warning || wrong) terminal_colour(stderr, wrong ? RED : YELLOW);
+    va_start(arguments, format);
     vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
     va_end(arguments);
+    if (warning || wrong) terminal_colour(stderr, PLAIN);
+    fputc('\n', stderr);
 }
 
 /* As a shell reads it; cut where it would not fit. */
@@ -122,7 +132,9 @@ static void measure_peaks(struct session *s)
         if (peaks_for(s, threads) || s->n_peaks == PEAKS_MAX) continue;
         struct peaks *p = &s->peaks[s->n_peaks++];
         *p = (struct peaks){threads, NAN, NAN, NAN};
+        if (s->options.progress == PROGRESS_AUTO) terminal_status("the machine's ceilings");
         peaks_measure(p, PEAK_TRIES, read_bytes(s));
+        terminal_clear();
         fprintf(stderr, "measured, %" PRId64 " thread%s: FMA %.1f GF/s, sgemm %.1f GF/s", threads,
                 threads > 1 ? "s" : "", p->fma, p->sgemm);
         if (s->decodes) fprintf(stderr, ", reading memory %.1f GB/s", p->bandwidth);
@@ -189,6 +201,7 @@ static void print_group(struct session *s, const struct group *group)
         derive(s, &records[i]);
     }
     compare_unfused(s, group);
+    terminal_clear();
     for (size_t i = 0; i < group->n; i++) {
         report_record(s->out, &records[i]);
         if (s->err) report_record(s->err, &records[i]);
@@ -198,14 +211,27 @@ static void print_group(struct session *s, const struct group *group)
 
 /* ------------------------------------------------------------------ steps */
 
-static void progress(const struct session *s, size_t i, const char *what)
+/* How long the groups from i on will take if a row takes as long as those before; 0: unknown. */
+static double seconds_left(const struct session *s, size_t i)
 {
-    const struct config *c = &s->plan.configs[s->plan.groups[i].first];
-    const struct shape *x = &c->shape;
-    if (!s->options.progress) return;
-    char text[SHAPE_TEXT];
-    fprintf(stderr, "[%zu/%zu] %s: %s %s, %zu rows\n", i + 1, s->plan.n_groups, what,
-            stage_name((size_t)x->stage), shape_text(x, text), s->plan.groups[i].n);
+    double done = (double)s->plan.groups[i].first, rows = (double)s->plan.n_configs;
+    return done > 0 ? (timing_now() - s->began) * 1e-9 * (rows - done) / done : 0;
+}
+
+static void progress(const struct session *s, size_t i, const char *what, double left)
+{
+    const struct group *group = &s->plan.groups[i];
+    const struct shape *x = &s->plan.configs[group->first].shape;
+    if (s->options.progress == PROGRESS_NONE) return;
+    char shape[SHAPE_TEXT], text[SHAPE_TEXT + 128], time_left[32] = "";
+    if (left > 0) snprintf(time_left, sizeof time_left, ", about %.0f s left", left);
+    snprintf(text, sizeof text, "[%zu/%zu] %s%s: %s %s, %zu row%s", i + 1, s->plan.n_groups, what,
+             time_left, stage_name((size_t)x->stage), shape_text(x, shape), group->n,
+             group->n == 1 ? "" : "s");
+    if (s->options.progress == PROGRESS_LINES)
+        fprintf(stderr, "%s\n", text);
+    else
+        terminal_status(text);
 }
 
 static bool make_records(struct session *s)
@@ -231,16 +257,22 @@ static void probe_memory(struct session *s)
     if (!s->options.memory || machine_sanitized()) return;
     for (size_t g = 0; g < s->plan.n_groups; g++) {
         const struct group *group = &s->plan.groups[g];
-        progress(s, g, "memory");
+        progress(s, g, "memory", 0);
         for (size_t i = group->first; i < group->first + group->n; i++)
             s->records[i].peak_added_mib =
                 memory_probe(&s->plan.configs[i], group->n_sets, (uint64_t)s->options.seed);
     }
+    terminal_clear();
 }
 
+/* The plot's file, too: that it cannot be written is to be known before an hour of measuring. */
 static bool open_reports(struct session *s)
 {
     const struct options *o = &s->options;
+    if (o->plot && !(s->plot = fopen(o->plot, "w"))) {
+        complain("--plot: %s: %s", o->plot, strerror(errno));
+        return false;
+    }
     s->out = report_open(stdout, (int)o->format, s->records, s->plan.n_configs);
     if (s->out && o->second_format >= 0)
         s->err = report_open(stderr, (int)o->second_format, s->records, s->plan.n_configs);
@@ -253,6 +285,10 @@ static int close_reports(struct session *s, int result)
 {
     bool written = !s->out || report_close(s->out);
     if (s->err) report_close(s->err);
+    if (s->plot) {
+        bool drawn = plot_write(s->plot, s->records, s->plan.n_configs);
+        written = fclose(s->plot) == 0 && drawn && written;
+    }
     if (written) return result;
     complain("the results could not be written");
     return RESULT_ENVIRONMENT;
@@ -261,9 +297,10 @@ static int close_reports(struct session *s, int result)
 static int run_groups(struct session *s)
 {
     int result = RESULT_OK;
+    s->began = timing_now();
     for (size_t i = 0; i < s->plan.n_groups; i++) {
         const struct group *group = &s->plan.groups[i];
-        progress(s, i, "timing");
+        progress(s, i, "timing", seconds_left(s, i));
         int r =
             measure_group(&s->plan, group, &s->options, s->records + group->first, s->samples);
         if (r == RESULT_ENVIRONMENT) return r;

@@ -5,6 +5,7 @@
 
 #include "models.h"
 #include "report.h"
+#include "suggest.h"
 #include "values.h"
 
 #include <stdio.h>
@@ -65,7 +66,11 @@ static const struct option table[] = {
      "md, csv, json, jsonl, sql: results on stdout [md]"},
     {"-oe", "--output-err", NAME, AT(second_format), 0, 0, format_name, "FORMAT",
      "results on stderr too, in this format"},
-    {NULL, "--progress", SWITCH_ON, AT(progress), 0, 0, NULL, NULL, "say on stderr what runs"},
+    {NULL, "--plot", FILE_SVG, AT(plot), 0, 0, NULL, "FILE.svg",
+     "draw the rows and the ceilings: lines over a size that is swept, or bars"},
+    {NULL, "--progress", SWITCH_TO, AT(progress), PROGRESS_LINES, 0, NULL, NULL,
+     "say on stderr what runs, a line each (a terminal has a line that goes away)"},
+    {NULL, "--no-progress", SWITCH_TO, AT(progress), PROGRESS_NONE, 0, NULL, NULL, "do not"},
     {NULL, "--dry-run", SWITCH_ON, AT(dry_run), 0, 0, NULL, NULL,
      "print the rows without measuring them, and the memory needed on stderr"},
     {NULL, "--list", SWITCH_ON, AT(list), 0, 0, NULL, NULL, "print the known models"},
@@ -101,6 +106,41 @@ static void set_defaults(struct options *o)
     o->verify = o->memory = o->peaks = true;
 }
 
+/* The nearest option; or the option that has the word for a value. */
+static void unknown_option(const char *word)
+{
+    char text[128], meant[160] = "";
+    struct suggestion near = {0};
+    snprintf(text, sizeof text, "%.*s", (int)strcspn(word, "="), word);
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        const struct option *o = &table[i];
+        if (o->brief) suggest(&near, text, o->brief);
+        if (o->name) suggest(&near, text, o->name);
+        for (size_t j = 0; o->names && o->names(j); j++)
+            if (!meant[0] && strcmp(o->names(j), word) == 0)
+                snprintf(meant, sizeof meant, "; did you mean %s %s?", option_name(o), word);
+    }
+    if (near.nearest && (near.distance == 0 || !meant[0]))
+        snprintf(meant, sizeof meant, "; did you mean %s?", near.nearest);
+    complain("unknown option '%s'%s; try --help", word, meant);
+}
+
+/* Read a switch, which takes no value. */
+static bool set_switch(struct options *o, const struct option *option, const char *value)
+{
+    char *to = (char *)o + option->at;
+    bool on = option->kind == SWITCH_ON;
+    if (value) {
+        complain("%s takes no value; try --help", option_name(option));
+        return false;
+    }
+    if (option->kind == SWITCH_TO)
+        memcpy(to, &option->low, sizeof option->low);
+    else
+        memcpy(to, &on, sizeof on);
+    return true;
+}
+
 bool options_parse(struct options *o, int argc, char **argv)
 {
     set_defaults(o);
@@ -108,16 +148,11 @@ bool options_parse(struct options *o, int argc, char **argv)
         const char *value;
         const struct option *option = find_option(argv[i], &value);
         if (!option) {
-            complain("unknown option '%s'; try --help", argv[i]);
+            unknown_option(argv[i]);
             return false;
         }
-        bool on = option->kind == SWITCH_ON;
-        if (on || option->kind == SWITCH_OFF) {
-            if (value) {
-                complain("%s takes no value; try --help", option_name(option));
-                return false;
-            }
-            memcpy((char *)o + option->at, &on, sizeof on);
+        if (option->kind >= SWITCH_ON) {
+            if (!set_switch(o, option, value)) return false;
             continue;
         }
         if (!value) value = i + 1 < argc ? argv[++i] : "";
@@ -127,7 +162,9 @@ bool options_parse(struct options *o, int argc, char **argv)
         }
         if (!set_value(option, (char *)o + option->at, value)) return false;
     }
-    return true;
+    if (!o->plot || !o->dry_run) return true;
+    complain("--dry-run measures nothing to --plot; try --help");
+    return false;
 }
 
 static void print_options(void)
@@ -175,7 +212,8 @@ void options_help(void)
           stdout);
     report_explain(stdout);
     fputs(
-        "\nExit status: 0 all right, 1 a wrong result, 2 bad usage, 3 the machine cannot (BLAS "
+        "\nColours only on a terminal, and not if NO_COLOR is set.\n"
+        "Exit status: 0 all right, 1 a wrong result, 2 bad usage, 3 the machine cannot (BLAS "
         "unusable,\nmemory, clock, instruction set). bench/README.md says how to measure well.\n",
         stdout);
 }

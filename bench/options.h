@@ -25,6 +25,9 @@ struct texts { /* in the command line, ended by a comma or its end */
     const char *v[LIST_MAX];
 };
 
+/* A line that goes away, on a terminal; lines that stay; nothing. */
+enum { PROGRESS_AUTO, PROGRESS_LINES, PROGRESS_NONE };
+
 struct options {
     struct list b, q, k, h, g, d, dv, threads;
     /* indices of names: shape.c's, impl_name's, model_name's */
@@ -34,7 +37,9 @@ struct options {
     struct texts varlen;
     int64_t repetitions, seed, format, second_format; /* second_format: negative for none */
     double min_time;
-    bool verify, memory, peaks, cold, progress;
+    int64_t progress; /* PROGRESS_* */
+    const char *plot; /* a file's name, or NULL */
+    bool verify, memory, peaks, cold;
     bool help, version, list, dry_run;
 };
 

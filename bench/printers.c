@@ -4,6 +4,8 @@
  * setlocale(), so printf writes numbers in the C locale whatever the environment says.
  */
 #include "report.h"
+#include "terminal.h"
+#include "utf8.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -46,27 +48,6 @@ static void print_samples(FILE *f, const struct record *r, const char *separator
 }
 
 /* ------------------------------------------------------------------ JSON */
-
-/* Bytes of the UTF-8 character at s; 0: none. A command line may hold anything. */
-static size_t utf8_length(const unsigned char *s)
-{
-    /* by the first byte: length, and the range of the second, which rules out overlong forms,
-       surrogates and what lies beyond Unicode */
-    static const struct {
-        unsigned char first, last, length, low, high;
-    } forms[] = {
-        {0x00, 0x7f, 1, 0x00, 0x00}, {0xc2, 0xdf, 2, 0x80, 0xbf}, {0xe0, 0xe0, 3, 0xa0, 0xbf},
-        {0xe1, 0xec, 3, 0x80, 0xbf}, {0xed, 0xed, 3, 0x80, 0x9f}, {0xee, 0xef, 3, 0x80, 0xbf},
-        {0xf0, 0xf0, 4, 0x90, 0xbf}, {0xf1, 0xf3, 4, 0x80, 0xbf}, {0xf4, 0xf4, 4, 0x80, 0x8f}};
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        if (s[0] < forms[i].first || s[0] > forms[i].last) continue;
-        if (forms[i].length > 1 && (s[1] < forms[i].low || s[1] > forms[i].high)) return 0;
-        for (size_t j = 2; j < forms[i].length; j++)
-            if ((s[j] & 0xc0) != 0x80) return 0;
-        return forms[i].length;
-    }
-    return 0;
-}
 
 static void print_json_text(FILE *f, const char *text)
 {
@@ -247,7 +228,9 @@ static void print_md_value(FILE *f, const struct field *field, const struct reco
         fprintf(f, "%*" PRId64, field->width, field_integer(field, r));
         break;
     case FLAG:
+        if (!field_flag(field, r)) terminal_colour(f, RED);
         fprintf(f, "%*s", field->width, field_flag(field, r) ? "yes" : "NO");
+        if (!field_flag(field, r)) terminal_colour(f, PLAIN);
         break;
     case REAL:
         print_md_real(f, field->width, field_real(field, r) * field->factor);
@@ -267,12 +250,15 @@ static int title_width(const struct field *f)
 
 static void md_begin(struct report *r)
 {
+    terminal_colour(r->file, BOLD);
     for (size_t i = 0; i < report_n_fields; i++) {
         const struct field *f = &report_fields[i];
         if (r->shown[i])
             fprintf(r->file, is_left(f) ? "| %-*s " : "| %*s ", title_width(f), f->title);
     }
-    fputs("|\n", r->file);
+    fputs("|", r->file);
+    terminal_colour(r->file, PLAIN);
+    fputs("\n", r->file);
     for (size_t i = 0; i < report_n_fields; i++) {
         const struct field *f = &report_fields[i];
         if (!r->shown[i]) continue;

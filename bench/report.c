@@ -155,21 +155,22 @@ int field_flag(const struct field *f, const struct record *r)
 
 const char *format_name(size_t i) { return i < FORMAT_COUNT ? printers[i].name : NULL; }
 
-static bool same(const struct field *f, const struct record *a, const struct record *b)
+bool field_same(const struct field *f, const struct record *a, const struct record *b)
 {
     if (f->type == INTEGER) return field_integer(f, a) == field_integer(f, b);
     if (f->type == REAL) return field_real(f, a) == field_real(f, b);
     if (f->type == FLAG) return field_flag(f, a) == field_flag(f, b);
-    return strcmp(field_text(f, a), field_text(f, b)) == 0;
+    const char *x = field_text(f, a), *y = field_text(f, b);
+    return !x || !y || strcmp(x, y) == 0;
 }
 
 /* A choice that an impl does not have is no other choice: unknown text is passed over. */
-static bool varies(const struct field *f, const struct record *records, size_t n)
+bool field_varies(const struct field *f, const struct record *records, size_t n)
 {
     const struct record *first = NULL;
     for (size_t i = 0; i < n; i++) {
         if (f->type == TEXT && !field_text(f, &records[i])) continue;
-        if (first && !same(f, first, &records[i])) return true;
+        if (first && !field_same(f, first, &records[i])) return true;
         if (!first) first = &records[i];
     }
     return false;
@@ -192,7 +193,7 @@ static bool is_shown(const struct field *f, const struct record *records, size_t
     case ALWAYS:
         return true;
     case IF_VARIES:
-        return varies(f, records, n);
+        return field_varies(f, records, n);
     case IF_PRODUCTS:
         return products;
     case IF_DECODE:

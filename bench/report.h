@@ -47,7 +47,7 @@ bool report_close(struct report *r);
 /* The table of fields, for --help. */
 void report_explain(FILE *file);
 
-/* ------------------------------------------------- report.c to printers.c */
+/* ------------------------------------------------- report.c to printers.c, plot*.c */
 
 enum field_type { TEXT, INTEGER, REAL, FLAG, SAMPLES };
 
@@ -87,5 +87,8 @@ const char *field_text(const struct field *f, const struct record *r);
 int64_t field_integer(const struct field *f, const struct record *r);
 double field_real(const struct field *f, const struct record *r);
 int field_flag(const struct field *f, const struct record *r);
+/* Unknown text is the same as any. */
+bool field_same(const struct field *f, const struct record *a, const struct record *b);
+bool field_varies(const struct field *f, const struct record *records, size_t n);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "options.h"
 #include "packing.h"
+#include "suggest.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -20,6 +21,14 @@ static bool wrong(const struct option *o, const char *text, const char *why)
 {
     complain("%s: '%.*s' %s; try --help", option_name(o), 200, text, why);
     return false;
+}
+
+static bool outside(const struct option *o, const char *text)
+{
+    char why[80];
+    snprintf(why, sizeof why, "is not a whole number within %" PRId64 " to %" PRId64, o->low,
+             o->high);
+    return wrong(o, text, why);
 }
 
 bool read_number(const char **at, int64_t *x)
@@ -81,9 +90,7 @@ static bool add_range(const struct option *o, struct list *list, const char *ite
         return wrong(o, item,
                      "is not a number, first-last, first-last+step or first-last*factor");
     if (first < o->low || last > o->high) {
-        char why[80];
-        snprintf(why, sizeof why, "is not within %" PRId64 " to %" PRId64, o->low, o->high);
-        return wrong(o, item, why);
+        return outside(o, item);
     }
     if (first > last) return wrong(o, item, "begins above its end");
     if (step < (times ? 2 : 1)) return wrong(o, item, "would never end");
@@ -104,11 +111,18 @@ static int64_t find_name(name_function *names, const char *text)
 
 static bool unknown_name(const struct option *o, const char *text)
 {
-    char known[1024] = "";
+    char known[1024] = "", meant[128] = "";
+    struct suggestion near = {0};
     size_t n = 0;
-    for (size_t i = 0; o->names(i) && n < sizeof known; i++)
-        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", o->names(i));
-    complain("%s: '%s' is none of %s; try --help", option_name(o), text, known);
+    for (size_t i = 0; o->names(i); i++) {
+        suggest(&near, text, o->names(i));
+        if (n < sizeof known)
+            n +=
+                (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", o->names(i));
+    }
+    if (near.nearest) snprintf(meant, sizeof meant, "; did you mean %s?", near.nearest);
+    complain("%s: '%.*s' is not one of %s%s; try --help", option_name(o), 200, text, known,
+             meant);
     return false;
 }
 
@@ -213,9 +227,16 @@ static bool set_name(const struct option *o, int64_t *to, const char *text)
 static bool set_number(const struct option *o, int64_t *to, const char *text)
 {
     const char *at = text;
-    if (!read_number(&at, to) || *at || *to < o->low || *to > o->high)
-        return wrong(o, text, "is not a whole number in its range");
-    return true;
+    bool ok = read_number(&at, to) && !*at && *to >= o->low && *to <= o->high;
+    return ok || outside(o, text);
+}
+
+/* The name of a file, which says its format. */
+static bool set_file(const struct option *o, const char **to, const char *text)
+{
+    size_t n = strlen(text);
+    *to = text;
+    return (n > 4 && strcmp(text + n - 4, ".svg") == 0) || wrong(o, text, "does not end in .svg");
 }
 
 bool set_value(const struct option *o, void *to, const char *text)
@@ -227,6 +248,8 @@ bool set_value(const struct option *o, void *to, const char *text)
         return set_name(o, to, text);
     case NUMBER:
         return set_number(o, to, text);
+    case FILE_SVG:
+        return set_file(o, to, text);
     default:
         return add_list(o, to, text);
     }

@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Lists: NUMBERS to LENGTHS; one value: NUMBER, NAME, SECONDS; none: the rest. */
+/* Lists: NUMBERS to LENGTHS; one value: NUMBER to FILE_SVG; none: SWITCH_ON and after, of which
+   SWITCH_TO stores the option's `low`. */
 enum kind {
     NUMBERS,
     NAMES,
@@ -17,8 +18,10 @@ enum kind {
     NUMBER,
     NAME,
     SECONDS,
+    FILE_SVG,
     SWITCH_ON,
-    SWITCH_OFF
+    SWITCH_OFF,
+    SWITCH_TO
 };
 
 typedef const char *name_function(size_t i);

@@ -26,6 +26,12 @@ endif()
 if(TARGET attn-bench)
     install(TARGETS attn-bench
         RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT attn_Tools)
+    # Where both shells look by themselves.
+    install(FILES "${PROJECT_SOURCE_DIR}/bench/completion/attn-bench.bash"
+        DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" RENAME attn-bench
+        COMPONENT attn_Tools)
+    install(FILES "${PROJECT_SOURCE_DIR}/bench/completion/_attn-bench"
+        DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/site-functions" COMPONENT attn_Tools)
 endif()
 
 # find_package(attn)
