@@ -60,6 +60,10 @@ deps_missing() {
             need python3 command -v python3
             need python3-venv has_venv
             ;;
+        doc)
+            need doxygen command -v doxygen
+            need zsh command -v zsh
+            ;;
         clang) need clang command -v clang ;;
         go) need golang-go command -v go ;;
         rust) need 'cargo rust-clippy rustfmt' has_cargo ;;
