@@ -88,7 +88,7 @@ static double legend(FILE *f, const struct panel *p, double top)
     struct legend l = {.f = f, .y = top};
     char text[PLOT_LABEL + 32];
     for (size_t i = 0; i < p->n_series && i < SERIES_MAX; i++)
-        legend_entry(&l, colour_of(i), "", p->series[i][0] ? p->series[i] : "measured");
+        legend_entry(&l, colour_of(i), "", p->series[i]);
     for (int c = 0; c < PLOT_CEILINGS; c++)
         if (panel_ceiling_name(p, c) && isfinite(panel_ceiling(p, &p->rows[0], c))) {
             snprintf(text, sizeof text, "measured ceiling: %s", panel_ceiling_name(p, c));
@@ -260,7 +260,7 @@ static void draw_bar(FILE *f, const struct panel *p, const struct area *a, size_
 static void draw_bars(FILE *f, const struct panel *p, double top)
 {
     double widest = 0, y = top;
-    char text[64];
+    char text[PLOT_LABEL];
     for (size_t i = 0; i < bars_of(p); i++)
         widest = fmax(widest, svg_text_width(p->cases[i], TEXT_SIZE));
     struct area a = {
@@ -277,7 +277,9 @@ static void draw_bars(FILE *f, const struct panel *p, double top)
     for (size_t i = 0; i < bars_of(p); i++, y += BAR) {
         if (begins_case(p, i)) {
             y += BAR_GAP;
-            svg_text(f, a.left - 8, y + BAR - 3, SVG_END, TEXT_SIZE, "#222", p->cases[i]);
+            bool fits = svg_text_width(p->cases[i], TEXT_SIZE) <= CASE_WIDEST;
+            snprintf(text, sizeof text, fits ? "%s" : "%.41s ...", p->cases[i]);
+            svg_text(f, a.left - 8, y + BAR - 3, SVG_END, TEXT_SIZE, "#222", text);
         }
         draw_bar(f, p, &a, i, y);
     }

@@ -9,6 +9,7 @@
 
 /* So many different values of a size make it an axis. */
 #define SWEPT_LEAST 3
+#define FIELDS_MAX 128
 
 /* ------------------------------------------------------------------ units */
 
@@ -122,10 +123,10 @@ static size_t distinct(const struct panel *p, const struct field *f, size_t *fir
     return n;
 }
 
-static const struct field *threads_field(void)
+static const struct field *field_named(const char *name)
 {
     const struct field *f = report_fields;
-    while (strcmp(f->name, "threads") != 0) f++;
+    while (strcmp(f->name, name) != 0) f++;
     return f;
 }
 
@@ -142,13 +143,14 @@ static void choose_x(struct panel *p, size_t *first)
     }
 }
 
-/* Does the field say nothing that x does not say? (k, where it goes with q) */
-static bool follows_x(const struct panel *p, const struct field *f, const size_t *first,
-                      size_t n_first)
+/* Does the field say nothing that another does not say? (sizes of the model) `first` are the
+   other's n_first values. */
+static bool follows(const struct panel *p, const struct field *f, const struct field *other,
+                    const size_t *first, size_t n_first)
 {
     for (size_t i = 0; i < p->n; i++)
         for (size_t j = 0; j < n_first; j++)
-            if (field_same(p->x, &p->rows[first[j]], &p->rows[i]) &&
+            if (field_same(other, &p->rows[first[j]], &p->rows[i]) &&
                 !field_same(f, &p->rows[first[j]], &p->rows[i]))
                 return false;
     return true;
@@ -162,30 +164,63 @@ static size_t find_series(struct panel *p, const char *name)
     return i;
 }
 
-/* Names for rows: what varies is in the series' or the case's, the rest is said once. */
+/* Is it, in every row, the number of the field that it goes with? */
+static bool is_twin(const struct panel *p, const struct field *f)
+{
+    static const char *const twins[][2] = {{"k", "q"}, {"g", "h"}, {"dv", "d"}};
+    for (size_t t = 0; t < sizeof twins / sizeof *twins; t++) {
+        const struct field *other = field_named(twins[t][1]);
+        size_t i = 0;
+        if (strcmp(f->name, twins[t][0]) != 0) continue;
+        while (i < p->n && field_integer(f, &p->rows[i]) == field_integer(other, &p->rows[i]))
+            i++;
+        return i == p->n;
+    }
+    return false;
+}
+
+/* Where a field is said: once for all, in the names of the series, of the cases, or nowhere. */
+enum place { CONSTANT, SERIES, CASE, NOWHERE };
+
+static enum place place_of(const struct panel *p, const struct field *f, const size_t *first,
+                           const struct field *key, size_t n_first)
+{
+    if (!is_axis(f) || f == p->x) return NOWHERE;
+    if (!field_varies(f, p->rows, p->n)) return CONSTANT;
+    if (is_who(f)) return SERIES;
+    /* a key with one value says nothing */
+    bool implied = f != key && n_first > 1 && follows(p, f, key, first, n_first);
+    return implied || is_twin(p, f) ? NOWHERE : p->x ? SERIES : CASE;
+}
+
+/* What all fields of a place say about a row, rules that are not there in a word together. */
+static void say(char *label, size_t cap, const enum place *places, enum place place,
+                const struct record *r)
+{
+    bool none = false;
+    for (size_t i = 0; i < report_n_fields && i < FIELDS_MAX; i++) {
+        if (places[i] != place) continue;
+        if (is_none(&report_fields[i], r))
+            none = true;
+        else
+            append_value(label, cap, &report_fields[i], r);
+    }
+    if (!*label) snprintf(label, cap, "%s", none ? "no rule" : "");
+}
+
 static void name_rows(struct panel *p, size_t *first)
 {
-    bool in_series[128] = {false}, in_case[128] = {false};
-    size_t n_first = p->x ? distinct(p, p->x, first, p->n) : 0;
-    for (size_t i = 0; i < report_n_fields && i < 128; i++) {
-        const struct field *f = &report_fields[i];
-        if (!is_axis(f) || f == p->x) continue;
-        if (!field_varies(f, p->rows, p->n)) {
-            if (!is_none(f, &p->rows[0]))
-                append_value(p->constant, sizeof p->constant, f, &p->rows[0]);
-        } else if (!p->x)
-            *(is_who(f) ? &in_series[i] : &in_case[i]) = true;
-        else
-            in_series[i] = is_who(f) || !follows_x(p, f, first, n_first);
-    }
+    enum place places[FIELDS_MAX];
+    const struct field *key = p->x ? p->x : field_named("model");
+    size_t n_first = distinct(p, key, first, p->n);
+    for (size_t i = 0; i < report_n_fields && i < FIELDS_MAX; i++)
+        places[i] = place_of(p, &report_fields[i], first, key, n_first);
+    say(p->constant, sizeof p->constant, places, CONSTANT, &p->rows[0]);
     for (size_t r = 0; r < p->n; r++) {
         char name[PLOT_LABEL] = "";
-        for (size_t i = 0; i < report_n_fields && i < 128; i++) {
-            const struct field *f = &report_fields[i];
-            if (in_series[i]) append_value(name, sizeof name, f, &p->rows[r]);
-            if (in_case[i]) append_value(p->cases[r], sizeof p->cases[r], f, &p->rows[r]);
-        }
-        p->series_of[r] = find_series(p, name);
+        say(name, sizeof name, places, SERIES, &p->rows[r]);
+        say(p->cases[r], sizeof p->cases[r], places, CASE, &p->rows[r]);
+        p->series_of[r] = find_series(p, *name ? name : "measured");
     }
 }
 
@@ -227,7 +262,7 @@ bool panel_make(struct panel *p, enum unit unit, const struct record *records, s
         if (unit_of(&records[i]) == unit && isfinite(panel_value(p, &records[i])))
             p->rows[p->n++] = records[i];
     if (ok && p->n) {
-        p->n_threads = distinct(p, threads_field(), p->threads, n);
+        p->n_threads = distinct(p, field_named("threads"), p->threads, n);
         raise_ceilings(p);
         choose_x(p, first);
         name_rows(p, first);

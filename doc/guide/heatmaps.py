@@ -25,7 +25,8 @@ SMALL = ["a", "small", "dog", "saw", "a", "small", "cat"]
 # file -> program, then for each panel: title, tensor, which matrix of it, rows, columns
 MAPS = {
     "1_general": ("1_general", [
-        ("weights of the decoder's steps", "weights", 0, ["le", "chat", "boit", "lait", "froid", "."],
+        ("weights of the decoder's steps", "weights", 0,
+         ["le", "chat", "boit", "lait", "froid", "."],
          ["the", "cat", "drinks", "cold", "milk", "."])]),
     "2_self": ("2_self", [
         ("raw tokens", "weights", 0, MONEY, MONEY), ("raw tokens", "weights", 1, RIVER, RIVER),
