@@ -53,6 +53,7 @@ deps_missing() {
             need pkg-config command -v pkg-config
             need libopenblas-dev has_openblas
             ;;
+        abi) need abigail-tools command -v abidiff ;;
         test)
             need g++ has_cxx
             need libcmocka-dev has_module cmocka
