@@ -46,7 +46,9 @@ install(FILES
     DESTINATION "${attn_cmake_dir}" COMPONENT attn_Development)
 
 # pkg-config libattn. Relative directories hang on ${prefix}, absolute ones
-# stay; the prefix itself is known only when installing.
+# stay. The prefix itself is known only when installing: the system's is written
+# as it is, for pkg-config leaves out what the compiler knows by that name; any
+# other goes by where libattn.pc is, so that the tree can be moved.
 foreach(dir IN ITEMS LIBDIR INCLUDEDIR)
     if(IS_ABSOLUTE "${CMAKE_INSTALL_${dir}}")
         set(ATTN_PC_${dir} "${CMAKE_INSTALL_${dir}}")
@@ -54,7 +56,13 @@ foreach(dir IN ITEMS LIBDIR INCLUDEDIR)
         set(ATTN_PC_${dir} "\${prefix}/${CMAKE_INSTALL_${dir}}")
     endif()
 endforeach()
-set(ATTN_PC_PREFIX "@CMAKE_INSTALL_PREFIX@")
+set(ATTN_PC_PREFIX "@prefix@")
+set(prefix "\${CMAKE_INSTALL_PREFIX}")
+if(NOT IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
+    file(RELATIVE_PATH up "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+    string(REGEX REPLACE "/$" "" up "${up}")
+    set(prefix "\\\${pcfiledir}/${up}")
+endif()
 set(ATTN_PC_LIBS_PRIVATE ${ATTN_BLAS_LIBRARIES} pthread ${CMAKE_DL_LIBS})
 if(ATTN_LIBM)
     list(APPEND ATTN_PC_LIBS_PRIVATE m)
@@ -62,7 +70,12 @@ endif()
 list(TRANSFORM ATTN_PC_LIBS_PRIVATE REPLACE "^([^-/].*)$" "-l\\1")
 list(JOIN ATTN_PC_LIBS_PRIVATE " " ATTN_PC_LIBS_PRIVATE)
 configure_file("${PROJECT_SOURCE_DIR}/libattn.pc.in" libattn.pc.in @ONLY)
-install(CODE "configure_file(\"${PROJECT_BINARY_DIR}/libattn.pc.in\"
+install(CODE "
+set(prefix \"${prefix}\")
+if(CMAKE_INSTALL_PREFIX MATCHES \"^/usr(/local)?/?$\")
+    set(prefix \"\${CMAKE_INSTALL_PREFIX}\")
+endif()
+configure_file(\"${PROJECT_BINARY_DIR}/libattn.pc.in\"
     \"${PROJECT_BINARY_DIR}/libattn.pc\" @ONLY)" COMPONENT attn_Development)
 install(FILES "${PROJECT_BINARY_DIR}/libattn.pc"
     DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT attn_Development)
