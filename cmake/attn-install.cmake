@@ -10,6 +10,12 @@ install(FILES "${PROJECT_SOURCE_DIR}/include/attn.h"
     DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT attn_Development)
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE"
     DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT attn_Runtime)
+install(FILES "${PROJECT_SOURCE_DIR}/doc/man/libattn.3"
+    DESTINATION "${CMAKE_INSTALL_MANDIR}/man3" COMPONENT attn_Development)
+if(TARGET attn-bench)
+    install(FILES "${PROJECT_SOURCE_DIR}/doc/man/attn-bench.1"
+        DESTINATION "${CMAKE_INSTALL_MANDIR}/man1" COMPONENT attn_Tools)
+endif()
 if(ATTN_SHARED_LIB)
     install(TARGETS attn EXPORT attn-targets
         LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT attn_Runtime

@@ -54,6 +54,13 @@ deps_missing() {
             need libopenblas-dev has_openblas
             ;;
         abi) need abigail-tools command -v abidiff ;;
+        package)
+            need lintian command -v lintian
+            need dpkg-dev command -v dpkg-shlibdeps
+            need man-db command -v man
+            need groff-base command -v groff
+            need bsdextrautils command -v col
+            ;;
         test)
             need g++ has_cxx
             need libcmocka-dev has_module cmocka
