@@ -20,7 +20,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define TINY 0x1p-126 /* weights below are 0 */
+#define TINY 0x1p-126  /* weights below are 0 */
+#define LEAST 0x1p-149 /* what a product near 0 may be off by */
 
 double ref_accumulation(int64_t n)
 {
@@ -121,23 +122,26 @@ struct row {
     double *err, *bias;                     /* of the score so far; size of the bias */
     double *size;                           /* Dv: the largest |v| that is seen */
     bool *sees;
-    double max, sum, mean_err;
+    double max, sum;
+    double mean_err, sum_err; /* of the scores, by weight; of the logarithm of the sum */
     bool nan, empty;
 };
 
 static void row_score(const struct ref_problem *p, struct row *r, const double *q,
                       const double *dq, const double *k, const double *dk, int64_t j)
 {
-    double dot = 0, size = 0, inherited = 0;
+    double dot = 0, size = 0, inherited = 0, under = 0;
     for (int64_t d = 0; d < p->Dk; d++) {
         dot += q[d] * k[d];
         size += fabs(q[d] * k[d]);
+        under += LEAST * (1 + fabs(k[d])); /* of the product, or of scale * q */
         if (dq != NULL) inherited += dq[d] * fabs(k[d]) + fabs(q[d]) * dk[d];
     }
     double s = p->scale * dot;
-    double err = fabs(p->scale) * ((ref_accumulation(p->Dk) + 2 * REF_U) * size + inherited);
+    double err = fabs(p->scale) * ((ref_accumulation(p->Dk) + 2 * REF_U) * size + inherited) +
+                 under * fmax(1, fabs(p->scale));
     r->raw[j] = s;
-    r->err[j] = p->exact_scores ? 0 : err;
+    r->err[j] = p->exact_scores || isinf(s) ? 0 : err;
     r->capped[j] = p->softcap > 0 ? p->softcap * tanh(s / p->softcap) : s;
 }
 
@@ -178,7 +182,7 @@ static double err_masked(const struct ref_problem *p, const struct row *r, int64
 static void row_softmax(const struct ref_problem *p, struct row *r, double sink)
 {
     r->max = -INFINITY;
-    r->sum = r->mean_err = 0;
+    r->sum = r->mean_err = r->sum_err = 0;
     r->nan = false;
     for (int64_t j = 0; j < p->Lk; j++) {
         if (!r->sees[j]) continue;
@@ -190,11 +194,11 @@ static void row_softmax(const struct ref_problem *p, struct row *r, double sink)
     for (int64_t j = 0; j < p->Lk; j++)
         if (r->sees[j]) r->sum += r->weight[j] = r->nan ? NAN : exp(r->masked[j] - r->max);
     for (int64_t j = 0; j < p->Lk; j++) {
-        if (!r->sees[j] || r->nan) continue;
+        if (!r->sees[j] || r->nan || r->weight[j] == 0) continue;
+        double err = err_masked(p, r, j) + REF_U * fabs(r->masked[j] - r->max);
+        r->sum_err += r->weight[j] / r->sum * err;
         r->weight[j] = r->weight[j] < TINY ? 0 : r->weight[j] / (r->sum + exp(sink - r->max));
-        if (r->weight[j] > 0)
-            r->mean_err +=
-                r->weight[j] * (err_masked(p, r, j) + REF_U * fabs(r->masked[j] - r->max));
+        r->mean_err += r->weight[j] * err;
     }
 }
 
@@ -222,7 +226,8 @@ static void put_out(const struct ref_problem *p, struct ref_result *res, const s
             if (p->dv != NULL) tol[d] += w * p->dv[v_at + j * p->Dv + d];
         }
     }
-    for (int64_t d = 0; d < p->Dv; d++) tol[d] += rel * r->size[d];
+    for (int64_t d = 0; d < p->Dv && !r->empty; d++)
+        tol[d] += rel * r->size[d] + (double)(p->Lk + 1) * LEAST;
 }
 
 static void put_scores(const struct ref_problem *p, struct ref_result *res, const struct row *r,
@@ -247,7 +252,7 @@ static void put_lse(const struct ref_problem *p, struct ref_result *res, const s
 {
     double lse = r->empty ? -INFINITY : r->nan ? NAN : r->max + log(r->sum);
     double tol =
-        1.5 * r->mean_err + ref_accumulation(p->Lk) + 4 * REF_U * (1 + fabs(lse) + fabs(r->max));
+        1.5 * r->sum_err + ref_accumulation(p->Lk) + 4 * REF_U * (1 + fabs(lse) + fabs(r->max));
     put(&res->lse, row, lse, tol);
 }
 

@@ -231,12 +231,33 @@ static bool check_values(struct rig *g, const char *what, const struct ref_value
 
 /* In a NaN row a visible key whose score is -inf may have weight NaN or 0: -inf looks like "not
    visible" by then. An invisible key's weight is 0 there as everywhere. */
+static bool may_be_zero(const struct rig *g, int64_t n)
+{
+    return isnan(g->ref.stage[REF_WEIGHTS].x[n]) && g->ref.stage[REF_MASKED].x[n] == -INFINITY;
+}
+
 static void forgive_nan_rows(const struct rig *g, float *got)
 {
     for (int64_t n = 0; n < g->s.B * g->s.Hq * g->s.Lq * g->s.Lk; n++)
-        if (isnan(g->ref.stage[REF_WEIGHTS].x[n]) && g->ref.stage[REF_MASKED].x[n] == -INFINITY &&
-            got[n] == 0)
-            got[n] = NAN;
+        if (may_be_zero(g, n) && got[n] == 0) got[n] = NAN;
+}
+
+/* The same for means over heads: a number where NaN was due must be the mean with those weights 0. */
+static void forgive_nan_means(const struct rig *g, const float *got, struct ref_values *mean)
+{
+    int64_t rows = g->s.Lq * g->s.Lk, n = g->s.B * g->s.Hq * rows;
+    struct ref_result zeros = {.stage[REF_WEIGHTS] = {must_alloc((size_t)n, sizeof(double)),
+                                                      g->ref.stage[REF_WEIGHTS].tol}};
+    for (int64_t i = 0; i < n; i++)
+        zeros.stage[REF_WEIGHTS].x[i] = may_be_zero(g, i) ? 0 : g->ref.stage[REF_WEIGHTS].x[i];
+    struct ref_values other = ref_mean_heads(&g->problem, &zeros, REF_WEIGHTS);
+    for (int64_t i = 0; i < g->s.B * rows; i++)
+        if (isnan(mean->x[i]) && !isnan(got[i])) {
+            mean->x[i] = other.x[i];
+            mean->tol[i] = other.tol[i];
+        }
+    ref_values_free(&other);
+    free(zeros.stage[REF_WEIGHTS].x);
 }
 
 static bool check_stage(struct rig *g, int stage)
@@ -255,6 +276,7 @@ static bool check_stage(struct rig *g, int stage)
         return fine && intact;
     }
     struct ref_values mean = ref_mean_heads(&g->problem, &g->ref, stage);
+    if (stage == REF_WEIGHTS && g->ref.has_nan) forgive_nan_means(g, g->stage[stage].p, &mean);
     bool fine = check_values(g, names[stage], &mean, g->stage[stage].p, rows);
     ref_values_free(&mean);
     return fine && intact;
