@@ -21,6 +21,7 @@
 #include <stdlib.h>
 
 #define TINY 0x1p-126  /* weights below are 0 */
+#define FAINT 0x1p-120 /* weights below may be 0: times an infinity they are it, or NaN */
 #define LEAST 0x1p-149 /* what a product near 0 may be off by */
 
 double ref_accumulation(int64_t n)
@@ -224,10 +225,14 @@ static void put_out(const struct ref_problem *p, struct ref_result *res, const s
             o[d] += w * v[d];
             r->size[d] = fmax(r->size[d], fabs(v[d]));
             if (p->dv != NULL) tol[d] += w * p->dv[v_at + j * p->Dv + d];
+            if (w < FAINT && isinf(v[d])) o[d] = NAN, tol[d] = INFINITY;
         }
     }
     for (int64_t d = 0; d < p->Dv && !r->empty; d++)
-        tol[d] += rel * r->size[d] + (double)(p->Lk + 1) * LEAST;
+        if (!isnan(o[d]))
+            tol[d] += rel * r->size[d] + (double)(p->Lk + 1) * LEAST;
+        else if (tol[d] != INFINITY)
+            tol[d] = 0;
 }
 
 static void put_scores(const struct ref_problem *p, struct ref_result *res, const struct row *r,
@@ -392,7 +397,7 @@ double *ref_swap_axes(const double *x, int64_t B, int64_t L, int64_t H, int64_t 
 
 bool ref_close(double want, double tol, float got)
 {
-    if (isnan(want)) return isnan(got);
+    if (isnan(want)) return isnan(got) || (isinf(got) && tol == INFINITY);
     if (isinf(want)) return (double)got == want;
     return isfinite(got) && fabs((double)got - want) <= tol;
 }

@@ -98,7 +98,8 @@ struct ref_margin {
     float got;
 };
 
-/* NaN only equals NaN, an infinity only itself; else |got - want| <= tol. */
+/* NaN only equals NaN (if tol is infinite, also an infinity), an infinity only itself; else
+   |got - want| <= tol. */
 bool ref_close(double want, double tol, float got);
 void ref_compare(struct ref_margin *margin, int64_t at, double want, double tol, float got);
 
