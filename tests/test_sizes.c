@@ -212,6 +212,28 @@ static void test_overflow_of_means(void **state)
     attn_op_destroy(op);
 }
 
+/* Rows of scores are BLAS's leading dimension; without score outputs no row is that long. */
+static void test_scores_beyond_an_int(void **state)
+{
+    const int64_t Lk = (int64_t)INT32_MAX + 1;
+    attn_op *op;
+    attn_args *args;
+    float x = 0;
+    size_t bytes;
+    (void)state;
+    ok(attn_op_create(&op, 1, 1, 1, 1));
+    ok(attn_args_create(&args));
+    ok(attn_workspace_bytes(op, 1, 2, Lk, args, &bytes));
+    for (int32_t stage = ATTN_STAGE_RAW; stage <= ATTN_STAGE_WEIGHTS; stage++) {
+        ok(attn_args_set_scores_out(args, stage, &x, 0));
+        assert_int_equal(attn_workspace_bytes(op, 1, 2, Lk, args, &bytes), ATTN_EOVERFLOW);
+        ok(attn_workspace_bytes(op, 1, 2, Lk - 1, args, &bytes));
+        ok(attn_args_set_scores_out(args, stage, NULL, 0));
+    }
+    attn_args_destroy(args);
+    attn_op_destroy(op);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -221,6 +243,7 @@ int main(void)
         cmocka_unit_test(test_memory_does_not_grow_with_the_product),
         cmocka_unit_test(test_overflow),
         cmocka_unit_test(test_overflow_of_means),
+        cmocka_unit_test(test_scores_beyond_an_int),
     };
     return cmocka_run_group_tests_name("sizes", tests, NULL, NULL);
 }
