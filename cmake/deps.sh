@@ -76,6 +76,7 @@ deps_missing() {
         go) need golang-go command -v go ;;
         rust) need 'cargo rust-clippy rustfmt' has_cargo ;;
         valgrind) need valgrind command -v valgrind ;;
+        coverage) need gcovr command -v gcovr ;;
         esac
     done
     missing=${missing# }
