@@ -31,6 +31,10 @@ has_openblas() {
 }
 # rustup's directory is in the PATH of login shells only.
 has_cargo() { command -v cargo || [ -x "${CARGO_HOME:-${HOME:-}/.cargo}/bin/cargo" ]; }
+has_fuzzer() {
+    echo 'int LLVMFuzzerTestOneInput(const char *x, long n) { return !x && n; }' |
+        clang -x c - -o /dev/null -fsanitize=fuzzer,address,undefined
+}
 has_venv() { python3 -c 'import venv, ensurepip, sys; sys.exit(sys.version_info < (3, 8))'; }
 
 need() {
@@ -75,6 +79,10 @@ deps_missing() {
         clang) need clang command -v clang ;;
         go) need golang-go command -v go ;;
         rust) need 'cargo rust-clippy rustfmt' has_cargo ;;
+        fuzz)
+            need clang command -v clang
+            need libclang-rt-dev has_fuzzer
+            ;;
         valgrind) need valgrind command -v valgrind ;;
         coverage) need gcovr command -v gcovr ;;
         esac
