@@ -194,6 +194,26 @@ static void test_overflow(void **state)
     attn_op_destroy(op);
 }
 
+/* With both sides packed no tensor has an axis B; with one side, the other has. */
+static void test_overflow_of_packed_sequences(void **state)
+{
+    const int64_t offsets[2] = {0, 1}, B = (int64_t)1 << 30, L = (int64_t)1 << 31;
+    attn_op *op;
+    (void)state;
+    ok(attn_op_create(&op, 1, 1, 16, 16));
+    for (int sides = 0; sides < 4; sides++) {
+        attn_args *args;
+        size_t bytes;
+        ok(attn_args_create(&args));
+        ok(attn_args_set_offsets_q(args, sides & 1 ? offsets : NULL, ATTN_I64, 1));
+        ok(attn_args_set_offsets_k(args, sides & 2 ? offsets : NULL, ATTN_I64, 1));
+        assert_int_equal(attn_workspace_bytes(op, B, L, L, args, &bytes),
+                         sides == 3 ? ATTN_OK : ATTN_EOVERFLOW);
+        attn_args_destroy(args);
+    }
+    attn_op_destroy(op);
+}
+
 /* A mean over heads needs Lk floats for each row of a strip: asked for, it may overflow. */
 static void test_overflow_of_means(void **state)
 {
@@ -242,6 +262,7 @@ int main(void)
         cmocka_unit_test(test_one_workspace_for_smaller_runs),
         cmocka_unit_test(test_memory_does_not_grow_with_the_product),
         cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_overflow_of_packed_sequences),
         cmocka_unit_test(test_overflow_of_means),
         cmocka_unit_test(test_scores_beyond_an_int),
     };
