@@ -9,6 +9,7 @@
 
 #include "rig.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static void ok(attn_status status) { assert_int_equal(status, ATTN_OK); }
@@ -90,12 +91,41 @@ static void test_status_is_that_of_the_run(void **state)
     rig_free(&g);
 }
 
+static double flops_of(const attn_op *op, int64_t B, int64_t Lq, int64_t Lk)
+{
+    const float *in = (const float *)(uintptr_t)4096; /* nobody looks behind them */
+    float *out = (float *)((uintptr_t)1 << 40);
+    char text[2048];
+    ok(attn_explain(op, B, Lq, Lk, in, in, in, out, NULL, text, sizeof text, NULL));
+    const char *at = strstr(text, "flops: ");
+    assert_non_null(at);
+    return strtod(at + strlen("flops: "), NULL);
+}
+
+/* 2 (Dk + Dv) for each pair of a query head's row and a key that it sees; of very many rows as
+   some of them say. */
+static void test_flops(void **state)
+{
+    attn_op *op;
+    (void)state;
+    ok(attn_op_create(&op, 2, 1, 8, 4));
+    assert_true(flops_of(op, 1, 5, 7) == 2 * 35 * 2 * 12);
+    assert_true(flops_of(op, 3, 5, 7) == 3 * 2 * 35 * 2 * 12);
+    assert_true(flops_of(op, 3, 5, 0) == 0);
+    ok(attn_op_set_causal(op, ATTN_CAUSAL_BOTTOM_RIGHT));
+    assert_true(flops_of(op, 1, 5, 7) == 2 * (3 + 4 + 5 + 6 + 7) * 2 * 12);
+    double all = 2 * (8193.0 * 8192 / 2) * 2 * 12, said = flops_of(op, 1, 8192, 8192);
+    assert_true(said > 0.99 * all && said < 1.01 * all);
+    attn_op_destroy(op);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text_is_cut_to_cap),
         cmocka_unit_test(test_no_tensor_is_read),
         cmocka_unit_test(test_status_is_that_of_the_run),
+        cmocka_unit_test(test_flops),
     };
     return cmocka_run_group_tests_name("explain", tests, NULL, NULL);
 }
