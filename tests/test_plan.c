@@ -143,7 +143,13 @@ static void test_parts_of_keys(void **state)
         }
 }
 
-/* A thread has 25 us of work or is not woken, by 100 flops or 20 bytes a ns. */
+/* Threads for so much work, when each must have its worth. */
+static int64_t threads_for(double ns, const struct plan *p)
+{
+    return min64(min64((int64_t)(ns / THREAD_WORTH_NS), 64), p->n_tasks);
+}
+
+/* Work is counted at 100 flops or 20 bytes a ns. */
 static void test_threads_worth_waking(void **state)
 {
     struct shape s = {.B = 2, .Hq = 4, .Hk = 4, .Lq = 1000, .Lk = 1000, .Dk = 64, .Dv = 64};
@@ -152,29 +158,32 @@ static void test_threads_worth_waking(void **state)
     int64_t offsets[2][3] = {{0, 500, 1000}, {0, 500, 1000}};
     (void)state;
     assert_int_equal(attn_args_create(&args), ATTN_OK);
-    struct plan p = plan_of(op, &s, NULL); /* 2 * 4 * 2 * 10^6 * 128 flops: 819 threads' worth */
-    assert_int_equal(p.n_threads, min64(64, p.n_tasks));
-    s.Lk = 20; /* 16.4 */
-    assert_int_equal(plan_of(op, &s, NULL).n_threads, min64(16, plan_of(op, &s, NULL).n_tasks));
+    const double key = 2 * 4 * 2e3 * 128 / 100; /* ns for one key of each query */
+    struct plan p = plan_of(op, &s, NULL);
+    assert_int_equal(p.n_threads, threads_for(1000 * key, &p));
+    s.Lk = 20;
+    p = plan_of(op, &s, NULL);
+    assert_int_equal(p.n_threads, threads_for(20 * key, &p));
     s.Lk = 1000;
+    p = plan_of(op, &s, NULL);
     assert_int_equal(attn_op_set_window(op, 9, 10), ATTN_OK); /* 20 keys again */
-    assert_int_equal(plan_of(op, &s, NULL).n_threads, min64(16, p.n_tasks));
+    assert_int_equal(plan_of(op, &s, NULL).n_threads, threads_for(20 * key, &p));
     assert_int_equal(attn_op_set_window(op, 9, -1), ATTN_OK); /* no bound to the right */
-    assert_int_equal(plan_of(op, &s, NULL).n_threads, min64(64, p.n_tasks));
+    assert_int_equal(plan_of(op, &s, NULL).n_threads, threads_for(1000 * key, &p));
     assert_int_equal(attn_op_set_window(op, -1, -1), ATTN_OK);
-    assert_int_equal(attn_op_set_chunk(op, 10), ATTN_OK); /* 8.2 */
-    assert_int_equal(plan_of(op, &s, NULL).n_threads, min64(8, p.n_tasks));
+    assert_int_equal(attn_op_set_chunk(op, 10), ATTN_OK);
+    assert_int_equal(plan_of(op, &s, NULL).n_threads, threads_for(10 * key, &p));
     assert_int_equal(attn_op_set_chunk(op, 0), ATTN_OK);
-    s.Lk = 40; /* packed: two sequences of 20 keys for 500 queries each: 8.2 */
+    s.Lk = 40; /* packed: two sequences of 20 keys for 500 queries each */
     offsets[1][1] = 20, offsets[1][2] = 40;
     assert_int_equal(attn_args_set_offsets_q(args, offsets[0], ATTN_I64, 2), ATTN_OK);
     assert_int_equal(attn_args_set_offsets_k(args, offsets[1], ATTN_I64, 2), ATTN_OK);
     p = plan_of(op, &s, args);
-    assert_int_equal(p.n_threads, min64(8, p.n_tasks));
+    assert_int_equal(p.n_threads, threads_for(10 * key, &p));
     assert_int_equal(attn_args_clear(args), ATTN_OK);
-    s.Lq = 1, s.Lk = 4000; /* 16 MB at 20 bytes a ns: 32.8 */
+    s.Lq = 1, s.Lk = 4000; /* K and V: 16 MB */
     p = plan_of(op, &s, NULL);
-    assert_int_equal(p.n_threads, min64(32, p.n_tasks));
+    assert_int_equal(p.n_threads, threads_for(2 * 4 * 4000 * 128 * 4 / 20.0, &p));
     s.Lk = 10;
     assert_int_equal(plan_of(op, &s, NULL).n_threads, 1);
     attn_args_destroy(args);
