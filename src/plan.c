@@ -43,10 +43,12 @@
 #define VECTOR_L1_FLOATS (8 * 1024)
 #define VECTOR_KEYS 192
 #define VECTOR_KEYS_MIN 96
-/* Under a causal rule a panel of one vector passes over less of the diagonal, with AVX-512 at no
-   loss elsewhere: 12 x 128 x 64 x1.08, 256 x1.05, 384 x1.03, 1024 x1.015, 8/2 x 512 x 128 x1.03; with
-   AVX2, where 8 sums are too few, x0.93 to 0.83 (Zen 4). */
-#define CAUSAL_PANEL_MIN_WIDTH 16
+/* With AVX-512 a panel of one vector is as fast as one of two, and passes over less of the diagonal
+   of a causal rule: 12 x 128 x 64 x1.08, 256 x1.05, 384 x1.03, 1024 x1.015. Dense, it is better from
+   heads of 128 on (32/8 x 512 x 128 x1.018, 4 x 1024 x 128 x1.008; D 64 x1.00, 16 x 49 x 32 x0.95).
+   With AVX2, where 8 sums are too few, x0.93 to 0.83 (Zen 4). */
+#define ONE_VECTOR_WIDTH 16
+#define ONE_VECTOR_SIZE 256 /* Dk + Dv */
 /* Query rows of all heads of a block: what shares one transposed key tile. */
 #define BLOCK_ROWS 960
 #define BLOCK_ROWS_MIN 240
@@ -82,6 +84,14 @@ static int64_t vector_unit(const struct job *job, int64_t heads)
     return unit;
 }
 
+static int64_t panel_vectors(const struct job *job)
+{
+    const attn_op *op = job->op;
+    if (op->kernels->width < ONE_VECTOR_WIDTH) return op->kernels->panel_vectors;
+    bool one = is_causal(job) || op->Dk + op->Dv >= ONE_VECTOR_SIZE;
+    return one ? 1 : op->kernels->panel_vectors;
+}
+
 /* Strips of the vector engine are whole blocks. */
 static struct cut vector_shape(const struct job *job, int64_t heads)
 {
@@ -93,9 +103,7 @@ static struct cut vector_shape(const struct job *job, int64_t heads)
         .path = PATH_VECTOR,
         .strip_rows = forced(op->tiles.strip_rows, max64(1, max64(panels, 1) * lanes / heads)),
         .strip_unit = vector_unit(job, heads),
-        .panel_vectors = is_causal(job) && op->kernels->width >= CAUSAL_PANEL_MIN_WIDTH
-                             ? 1
-                             : op->kernels->panel_vectors,
+        .panel_vectors = panel_vectors(job),
         .tile_keys = forced(op->tiles.tile_keys, min64(VECTOR_KEYS, keys)),
         .block_strips = 1,
         .n_parts = 1,
