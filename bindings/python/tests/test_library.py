@@ -80,6 +80,8 @@ def test_statuses_are_exceptions():
             attn._errors.check(status, "why")
         assert isinstance(raised.value, attn.AttnError) and raised.value.status == status
         assert "why" in str(raised.value)
+    with pytest.raises(attn.BlasError, match="BLAS: "):
+        attn._errors.check(-6)
 
 
 def test_version():

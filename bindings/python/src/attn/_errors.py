@@ -39,20 +39,23 @@ class UnsupportedError(AttnError, NotImplementedError):
 
 
 class BlasError(AttnError, RuntimeError):
-    """ATTN_EBLAS: the BLAS found at run time is unusable; blas_info() says why."""
+    """ATTN_EBLAS: the BLAS found at run time is unusable; the text says why."""
 
 
 class InternalError(AttnError, RuntimeError):
     """ATTN_EINTERNAL: a fault of libattn; please report it."""
 
 
+_UNUSABLE_BLAS = -6
 _CLASSES = {-1: InvalidError, -2: NoMemoryError, -3: TooLargeError, -4: StateError,
-            -5: UnsupportedError, -6: BlasError, -7: InternalError}
+            -5: UnsupportedError, _UNUSABLE_BLAS: BlasError, -7: InternalError}
 
 
 def check(status: int, text: str = "") -> None:
     """Raises what a status other than 0 stands for."""
     if status:
+        if status == _UNUSABLE_BLAS:
+            text = text_of(lib.attn_blas_info)[1]
         raise _CLASSES.get(status, AttnError)(status, text)
 
 
