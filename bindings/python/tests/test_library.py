@@ -85,7 +85,7 @@ def test_statuses_are_exceptions():
 
 
 def test_version():
-    numbers = re.findall(r"#define ATTN_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", HEADER)
+    numbers = re.findall(r"#define ATTN_VERSION_(?:MAJOR|MINOR|PATCH) +(\d+)", HEADER)
     assert attn.__version__ == ".".join(numbers)
 
 
