@@ -91,13 +91,18 @@ static void test_status_is_that_of_the_run(void **state)
     rig_free(&g);
 }
 
-static double flops_of(const attn_op *op, int64_t B, int64_t Lq, int64_t Lk)
+static const char *text_of(const attn_op *op, int64_t B, int64_t Lq, int64_t Lk)
 {
     const float *in = (const float *)(uintptr_t)4096; /* nobody looks behind them */
     float *out = (float *)((uintptr_t)1 << 40);
-    char text[2048];
+    static char text[2048];
     ok(attn_explain(op, B, Lq, Lk, in, in, in, out, NULL, text, sizeof text, NULL));
-    const char *at = strstr(text, "flops: ");
+    return text;
+}
+
+static double flops_of(const attn_op *op, int64_t B, int64_t Lq, int64_t Lk)
+{
+    const char *at = strstr(text_of(op, B, Lq, Lk), "flops: ");
     assert_non_null(at);
     return strtod(at + strlen("flops: "), NULL);
 }
@@ -119,6 +124,24 @@ static void test_flops(void **state)
     attn_op_destroy(op);
 }
 
+/* One of a thing is not called several. */
+static void test_one_and_many(void **state)
+{
+    attn_op *op;
+    (void)state;
+    ok(attn_op_create(&op, 4, 1, 8, 8));
+    ok(attn_op_set_threads(op, 1));
+    assert_non_null(strstr(text_of(op, 1, 1, 9), "; 1 unit of 4 heads; threads: 1 of 1; "));
+    assert_non_null(strstr(text_of(op, 1, 1, 9), ", 1 part of the keys; "));
+    assert_non_null(strstr(text_of(op, 1, 1, 9000), " parts of the keys; "));
+    attn_op_destroy(op);
+    ok(attn_op_create(&op, 4, 4, 8, 8));
+    assert_non_null(strstr(text_of(op, 1, 1, 9), "; 4 units of 1 head; threads: 1 of "));
+    assert_non_null(strstr(text_of(op, 0, 1, 9), "nothing to do: B is 0"));
+    assert_non_null(strstr(text_of(op, 1, 0, 9), "nothing to do: Lq is 0"));
+    attn_op_destroy(op);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -126,6 +149,7 @@ int main(void)
         cmocka_unit_test(test_no_tensor_is_read),
         cmocka_unit_test(test_status_is_that_of_the_run),
         cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_one_and_many),
     };
     return cmocka_run_group_tests_name("explain", tests, NULL, NULL);
 }

@@ -214,6 +214,25 @@ static void test_overflow_of_packed_sequences(void **state)
     attn_op_destroy(op);
 }
 
+/* Scores of 2^60 elements may be asked for, 2^61 may not. */
+static void test_overflow_of_scores(void **state)
+{
+    const int64_t root = (int64_t)1 << 30;
+    attn_op *op;
+    attn_args *args;
+    float x = 0;
+    size_t bytes;
+    (void)state;
+    ok(attn_op_create(&op, 1, 1, 1, 1));
+    ok(attn_args_create(&args));
+    ok(attn_args_set_weights(args, &x));
+    ok(attn_workspace_bytes(op, 1, root, root, args, &bytes));
+    assert_int_equal(attn_workspace_bytes(op, 2, root, root, args, &bytes), ATTN_EOVERFLOW);
+    assert_int_equal(attn_workspace_bytes(op, 1, 2 * root, root, args, &bytes), ATTN_EOVERFLOW);
+    attn_args_destroy(args);
+    attn_op_destroy(op);
+}
+
 /* A mean over heads needs Lk floats for each row of a strip: asked for, it may overflow. */
 static void test_overflow_of_means(void **state)
 {
@@ -263,6 +282,7 @@ int main(void)
         cmocka_unit_test(test_memory_does_not_grow_with_the_product),
         cmocka_unit_test(test_overflow),
         cmocka_unit_test(test_overflow_of_packed_sequences),
+        cmocka_unit_test(test_overflow_of_scores),
         cmocka_unit_test(test_overflow_of_means),
         cmocka_unit_test(test_scores_beyond_an_int),
     };
