@@ -103,8 +103,8 @@ static void test_two_runs_share(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_threads_take_part), /* first: it sees the pool made */
         cmocka_unit_test(test_each_task_once),
-        cmocka_unit_test(test_threads_take_part),
         cmocka_unit_test(test_two_runs_share),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
