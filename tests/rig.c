@@ -36,10 +36,18 @@ bool rig_skip(int64_t row)
     return row % env_number("ATTN_TEST_STEP", 1) != 0;
 }
 
+int rig_times(int n)
+{
+    int64_t fewer = n / env_number("ATTN_TEST_STEP", 1);
+    return fewer > 2 ? (int)fewer : 2;
+}
+
 const int32_t *rig_isas(void)
 {
     static const int32_t all[] = {ATTN_ISA_BASE, ATTN_ISA_AVX2, ATTN_ISA_ALL, -1};
     static const int32_t some[] = {ATTN_ISA_BASE, ATTN_ISA_AVX2, -1};
+    static const int32_t one[] = {ATTN_ISA_BASE, -1};
+    if (!RIG_X86_64) return one;
     return env_number("ATTN_TEST_ISA", ATTN_ISA_ALL) == ATTN_ISA_ALL ? all : some;
 }
 

@@ -12,7 +12,8 @@
  *
  * Environment of the tests (the library reads none):
  *     ATTN_TEST_ONLY=n    run only row n of a sweep
- *     ATTN_TEST_STEP=n    run only each nth row (valgrind)
+ *     ATTN_TEST_STEP=n    run only each nth row (valgrind, sanitizers, emulators)
+ *     ATTN_TEST_EMULATOR=1  under qemu-user: no threads in forked children
  *     ATTN_TEST_ISA=mask  ANDed to every ISA mask (valgrind knows no AVX-512)
  */
 #ifndef ATTN_TEST_RIG_H
@@ -21,6 +22,13 @@
 #include "attn.h"
 #include "mem.h"
 #include "ref.h"
+
+/* Elsewhere there is one instruction set of kernels: the base. */
+#ifdef __x86_64__
+#define RIG_X86_64 1
+#else
+#define RIG_X86_64 0
+#endif
 
 /* How a mask is laid out. */
 enum { MASK_PACKED = 0, MASK_PADDED = 1, MASK_NEGATIVE = 2, MASK_KEYS_BROADCAST = 3 };
@@ -128,6 +136,8 @@ bool same_bits(const char *what, const float *a, const float *b, int64_t n);
 const int32_t *rig_isas(void);
 /* Is this row of a sweep to be left out? */
 bool rig_skip(int64_t row);
+/* How often to repeat what is repeated to meet a race: n times, fewer with ATTN_TEST_STEP. */
+int rig_times(int n);
 /* The largest error over tolerance of all rigs so far. */
 double rig_worst(void);
 void rig_margin_note(double worst);

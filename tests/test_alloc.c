@@ -186,7 +186,7 @@ static void test_steady_runs_allocate_nothing(void **state)
         rig_make(&g, &kinds[n]);
         rig_expect(&g);
         usleep(20000); /* threads that were made late: OpenMP keeps something for each */
-        for (int again = 0; again < 20; again++) {
+        for (int again = rig_times(20); again > 0; again--) {
             watch(0, false);
             attn_status status = run(&g);
             int64_t count = unwatch();

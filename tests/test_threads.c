@@ -178,13 +178,13 @@ static void test_a_pool_is_there(void **state)
     (void)state;
     rig_make(&g, &kinds[0]);
     g.threads = 3;
-    for (int n = 0; n < 20; n++) {
+    for (int n = rig_times(20); n > 0; n--) {
         rig_reset(&g);
         free(rig_output(&g));
     }
     int tasks = count_tasks();
     assert_in_range(tasks, 2, 64); /* 63 workers when the test above ran before */
-    for (int n = 0; n < 50; n++) {
+    for (int n = rig_times(50); n > 0; n--) {
         rig_reset(&g);
         free(rig_output(&g));
     }
@@ -230,7 +230,7 @@ static void caller_make(struct caller *c, const struct spec *s, int32_t threads)
     c->g.threads = threads;
     c->n = test_count(&c->g.out);
     c->want = rig_output(&c->g);
-    c->runs = 12;
+    c->runs = rig_times(12);
 }
 
 static void call_at_once(struct caller callers[CALLERS])
@@ -301,7 +301,7 @@ static void test_trim_while_running(void **state)
     caller_make(&c[0], &kinds[0], 2);
     caller_make(&c[1], &kinds[0], 2);
     c[1].op = c[0].g.op;
-    c[0].runs = c[1].runs = 60;
+    c[0].runs = c[1].runs = rig_times(60);
     atomic_store(&stop_trimming, false);
     assert_int_equal(pthread_create(&trimmer, NULL, trim_often, &c[0]), 0);
     for (int n = 0; n < 2; n++)
@@ -322,7 +322,7 @@ static void *run_layer(void *context)
     struct layer_rig *g = context;
     float *out = must_alloc((size_t)g->out.n, sizeof *out);
     intptr_t wrong = 0;
-    for (int n = 0; n < 8; n++) {
+    for (int n = rig_times(8); n > 0; n--) {
         if (attn_layer_run(g->layer, g->s.B, g->s.Lq, g->s.Lk, g->x_q.p, g->x_kv.p, out, NULL) !=
                 ATTN_OK ||
             memcmp(out, g->out.p, (size_t)g->out.n * sizeof *out) != 0)
