@@ -85,6 +85,10 @@ deps_missing() {
             ;;
         valgrind) need valgrind command -v valgrind ;;
         coverage) need gcovr command -v gcovr ;;
+        cross)
+            need gcc-aarch64-linux-gnu command -v aarch64-linux-gnu-gcc
+            need qemu-user command -v qemu-aarch64
+            ;;
         esac
     done
     missing=${missing# }
