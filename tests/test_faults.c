@@ -29,6 +29,7 @@ static void on_every_path(struct rig *g, check_fn check)
 {
     for (const int32_t *isa = rig_isas(); *isa >= 0; isa++)
         for (int n = 0; n < N_ALL_TILES; n++) {
+            if (rig_skip(n)) continue;
             rig_tiles(g, &all_tiles[n]);
             g->isa = *isa;
             check(g);

@@ -39,6 +39,7 @@ static void test_exp_is_within_2_ulp(void **state)
     double worst = 0;
     (void)state;
     for (uint32_t bits = first; bits < last; bits += 64 * 701) {
+        if (rig_skip(bits / (64 * 701))) continue;
         for (uint32_t i = 0; i < 64; i++) x[i] = y[i] = float_of_bits(bits + i * 701);
         kn->exp_row(64, y);
         for (int i = 0; i < 64; i++) {

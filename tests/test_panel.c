@@ -199,7 +199,7 @@ static void test_panels(void **state)
 {
     (void)state;
     for (int64_t n = 0; n < N_SIZES * N_SIZES; n++)
-        for (int64_t vectors = 1; vectors <= kn->panel_vectors; vectors++)
+        for (int64_t vectors = 1; vectors <= kn->panel_vectors && !rig_skip(n); vectors++)
             one_problem(vectors, sizes[n % N_SIZES], sizes[n / N_SIZES],
                         sizes[(n + vectors) % N_SIZES]);
 }
@@ -339,7 +339,8 @@ static void test_in_and_out(void **state)
 {
     (void)state;
     for (int64_t rows = 1; rows <= kn->width * kn->panel_vectors; rows++)
-        for (int64_t D = 1; D <= 70; D += D < 40 ? 1 : 15) in_and_out(rows, D);
+        for (int64_t D = 1; D <= 70; D += D < 40 ? 1 : 15)
+            if (!rig_skip(rows * 71 + D)) in_and_out(rows, D);
 }
 
 /* A lane's bits do not depend on how many vectors the panel has. */
