@@ -83,6 +83,7 @@ deps_missing() {
             need clang command -v clang
             need libclang-rt-dev has_fuzzer
             ;;
+        ccache) need ccache command -v ccache ;;
         valgrind) need valgrind command -v valgrind ;;
         coverage) need gcovr command -v gcovr ;;
         cross)
