@@ -119,7 +119,9 @@ static void test_tasks_for_many_cores(void **state)
         struct plan many = plan_alone(&s);
         int64_t rows = many.many.block_strips * many.many.strip_rows;
         assert_true(one.n_tasks >= 16);
-        assert_true(rows > one.many.block_strips * one.many.strip_rows);
+        int64_t rows_of_one = one.many.block_strips * one.many.strip_rows;
+        /* Narrow vectors make 32 tasks of the largest blocks. */
+        assert_true(ceil_div(s.Lq, rows) < 32 ? rows_of_one < rows : rows_of_one == rows);
         assert_int_equal(many.n_tasks, 64 * ceil_div(s.Lq, rows));
     }
     s = (struct shape){.B = 32, .Hq = 1, .Hk = 1, .Lq = 900, .Lk = 900, .Dk = 64, .Dv = 64};
