@@ -37,9 +37,9 @@ static void point_at_scores(struct block *blk)
         } else if (to) {
             int64_t row = (blk->b * job->op->Hq + blk->h0) * job->Lq + blk->i0;
             blk->scores[s] = to + row * job->Lk;
+            blk->scores_head = job->Lq * job->Lk; /* fits: attn_i_check_run saw to it */
         }
     }
-    blk->scores_head = job->Lq * job->Lk;
 }
 
 static struct block block_of(const struct run *run, const struct cut *cut, const struct item *it,
