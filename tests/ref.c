@@ -169,7 +169,8 @@ static void row_scores(const struct ref_problem *p, struct row *r, int64_t b, in
 /* What the score of key j may be off by after the softcap, and after the bias. */
 static double err_capped(const struct ref_problem *p, const struct row *r, int64_t j)
 {
-    return r->err[j] + (p->softcap > 0 ? 8 * REF_U * fabs(r->capped[j]) : 0);
+    double cap = p->softcap; /* s / cap may underflow */
+    return r->err[j] + (cap > 0 ? 8 * REF_U * fabs(r->capped[j]) + 2 * (cap + 1) * LEAST : 0);
 }
 
 static double err_masked(const struct ref_problem *p, const struct row *r, int64_t j)
