@@ -30,7 +30,11 @@ if(GIT AND EXISTS "${SOURCE}/.git")
     string(REGEX REPLACE "\n$" "" names "${names}")
     string(REPLACE "\n" ";" names "${names}")
 else()
-    file(GLOB_RECURSE names RELATIVE "${SOURCE}" "${SOURCE}/*")
+    # file(GLOB_RECURSE) leaves out links to directories
+    execute_process(COMMAND find "${SOURCE}" -not -type d -printf "%P\\n"
+        OUTPUT_VARIABLE names COMMAND_ERROR_IS_FATAL ANY)
+    string(REGEX REPLACE "\n$" "" names "${names}")
+    string(REPLACE "\n" ";" names "${names}")
     list(FILTER names EXCLUDE REGEX "^\\.git(/|$)|^build/|(^|/)__pycache__/|\\.pyc$|^compile_commands\\.json$|^\\.cache/")
     file(RELATIVE_PATH skip "${SOURCE}" "${SKIP}")
     if(skip STREQUAL "")
@@ -53,7 +57,7 @@ foreach(name IN LISTS names)
         endif()
     endif()
     string(APPEND list "${name}\n")
-    if(NOT in_git)
+    if(NOT in_git AND NOT IS_SYMLINK "${SOURCE}/${name}") # a link has the date of what it points to
         file(TIMESTAMP "${SOURCE}/${name}" changed "%s" UTC)
         if(date STREQUAL "" OR changed GREATER date)
             set(date "${changed}")
@@ -66,7 +70,7 @@ file(WRITE "${ARCHIVE}.files" "${list}")
 execute_process(
     COMMAND "${CMAKE_COMMAND}" -E env LC_ALL=C "${TAR}" --create --format=gnu --sort=name
         --owner=0 --group=0 --numeric-owner "--mode=u=rwX,go=rX" "--mtime=@${date}"
-        "--transform=s,^,libattn-${VERSION}/," --directory "${SOURCE}"
+        "--transform=s,^,libattn-${VERSION}/,S" --directory "${SOURCE}"
         --verbatim-files-from "--files-from=${ARCHIVE}.files"
     COMMAND "${GZIP}" -9n
     OUTPUT_FILE "${ARCHIVE}"
