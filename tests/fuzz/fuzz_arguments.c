@@ -152,7 +152,6 @@ void fuzz_arguments(struct text_case *c)
     assert_int_equal(attn_args_create(&args), ATTN_OK);
     draw_args(c, args);
     numbers(c, sizes, 3);
-    if (sizes[0] > 5000) sizes[0] = chance(c, 2) ? 5000 : 1; /* explaining walks over the items */
     explain(c, op, sizes, args);
     if (op) ask_for_workspace(c, op, sizes, args);
     numbers(c, shape, 4);
