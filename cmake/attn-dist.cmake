@@ -7,6 +7,7 @@
 # as the newest. The same files give the same bytes: an archive made from an unpacked one
 # is that one again.
 
+cmake_minimum_required(VERSION 3.21) # above all: links are entries, and not followed
 find_program(TAR NAMES gtar tar)
 find_program(GZIP gzip)
 find_program(GIT git)
@@ -30,11 +31,7 @@ if(GIT AND EXISTS "${SOURCE}/.git")
     string(REGEX REPLACE "\n$" "" names "${names}")
     string(REPLACE "\n" ";" names "${names}")
 else()
-    # file(GLOB_RECURSE) leaves out links to directories
-    execute_process(COMMAND find "${SOURCE}" -not -type d -printf "%P\\n"
-        OUTPUT_VARIABLE names COMMAND_ERROR_IS_FATAL ANY)
-    string(REGEX REPLACE "\n$" "" names "${names}")
-    string(REPLACE "\n" ";" names "${names}")
+    file(GLOB_RECURSE names RELATIVE "${SOURCE}" "${SOURCE}/*")
     list(FILTER names EXCLUDE REGEX "^\\.git(/|$)|^build/|(^|/)__pycache__/|\\.pyc$|^compile_commands\\.json$|^\\.cache/")
     file(RELATIVE_PATH skip "${SOURCE}" "${SKIP}")
     if(skip STREQUAL "")
@@ -57,7 +54,7 @@ foreach(name IN LISTS names)
         endif()
     endif()
     string(APPEND list "${name}\n")
-    if(NOT in_git AND NOT IS_SYMLINK "${SOURCE}/${name}") # a link has the date of what it points to
+    if(NOT in_git AND NOT IS_SYMLINK "${SOURCE}/${name}")
         file(TIMESTAMP "${SOURCE}/${name}" changed "%s" UTC)
         if(date STREQUAL "" OR changed GREATER date)
             set(date "${changed}")

@@ -117,7 +117,7 @@
  * What is not promised
  * --------------------
  * The same bits between instruction sets, BLAS builds and cores, engines, or
- * versions of libattn. Before the tag v0.1.0 there is no promise about the ABI.
+ * versions of libattn. The ABI is promised from 0.1.0 on: see NEWS.
  */
 #ifndef ATTN_H
 #define ATTN_H

@@ -21,6 +21,7 @@
  *
  * A first program
  * ---------------
+ *
  *     attn_op *op;
  *     if (attn_op_create(&op, 12, 12, 64, 64) != ATTN_OK) return 1;
  *     attn_op_set_causal(op, ATTN_CAUSAL_TOP_LEFT);
@@ -30,6 +31,7 @@
  *
  * Words and axes
  * --------------
+ *
  *     B   batch items
  *     Hq  query heads; Hk key/value heads, Hq % Hk == 0. Query head h uses
  *         key/value head h / (Hq / Hk): contiguous groups, not tiled ones
@@ -42,6 +44,7 @@
  *
  * The order of the rules
  * ----------------------
+ *
  *     s  = scale * (q . k)
  *     s  = softcap * tanh(s / softcap)          if a softcap is set
  *     s  = s - slope[h] * |i + off - j|         if ALiBi slopes are set
@@ -114,7 +117,7 @@
  * What is not promised
  * --------------------
  * The same bits between instruction sets, BLAS builds and cores, engines, or
- * versions of libattn. Before the tag v0.1.0 there is no promise about the ABI.
+ * versions of libattn. The ABI is promised from 0.1.0 on: see NEWS.
  */
 #ifndef ATTN_H
 #define ATTN_H
@@ -128,8 +131,8 @@ extern "C" {
 
 /** The version of this header; the library's own is attn_version(). */
 #define ATTN_VERSION_MAJOR 0
-#define ATTN_VERSION_MINOR 1
-#define ATTN_VERSION_PATCH 0
+#define ATTN_VERSION_MINOR 1 /**< grows with new functions */
+#define ATTN_VERSION_PATCH 0 /**< grows with corrections */
 
 #ifndef ATTN_API
 #if defined(__GNUC__)
@@ -257,7 +260,7 @@ ATTN_API attn_status attn_op_copy(attn_op **copy, const attn_op *op);
 ATTN_API void attn_op_destroy(attn_op *op);
 
 /**
- * Set the factor of the scores, s = scale * (q . k). The default is
+ * Set the factor of the scores. In s = scale * (q . k) the default is
  * 1/sqrt(Dk); the unscaled dot product of general attention is scale 1.
  *
  * @param scale any finite number, 0 and negative ones too
