@@ -364,6 +364,25 @@ static void test_interleaved_in_one_buffer(void **state)
     gbuf_free(&x);
 }
 
+/* A row of output, which has no stride, in the gap behind a row of K; anywhere else it overlaps. */
+static void test_output_in_a_gap(void **state)
+{
+    const int64_t strides[4] = {0, 0, 8, 1};
+    float q[3] = {0}, v[12] = {0}, k[32] = {0};
+    attn_op *op;
+    attn_args *args;
+    (void)state;
+    ok(attn_op_create(&op, 1, 1, 3, 3));
+    ok(attn_args_create(&args));
+    ok(attn_args_set_strides(args, ATTN_K, strides));
+    for (int at = 0; at < 24; at++) {
+        attn_status want = at % 8 >= 3 && at % 8 <= 5 ? ATTN_OK : ATTN_EINVAL;
+        assert_int_equal(attn_run_args(op, 1, 1, 4, q, k, v, k + at, args), want);
+    }
+    attn_args_destroy(args);
+    attn_op_destroy(op);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -374,6 +393,7 @@ int main(void)
         cmocka_unit_test(test_sink_above_the_scores),
         cmocka_unit_test(test_count_of_empty_ranges),
         cmocka_unit_test(test_interleaved_in_one_buffer),
+        cmocka_unit_test(test_output_in_a_gap),
         cmocka_unit_test(test_mask_dims),
     };
     return cmocka_run_group_tests_name("options", tests, NULL, NULL);
