@@ -196,11 +196,33 @@ static void test_threads_worth_waking(void **state)
     attn_op_destroy(op);
 }
 
+/* Partial results of few queries are part of a caller's workspace: here they are most of it. */
+static void test_workspace_holds_the_parts(void **state)
+{
+    struct shape s = {.B = 1, .Hk = 1, .Lq = 1, .Dk = 1, .Dv = 300};
+    (void)state;
+    for (s.Hq = 1; s.Hq <= 16; s.Hq *= 2)
+        for (s.Lk = 400; s.Lk < 60000; s.Lk *= 2) {
+            struct job job;
+            size_t bytes;
+            attn_op *op = op_of(&s);
+            assert_int_equal(attn_op_set_threads(op, 1), ATTN_OK);
+            struct plan p = plan_of(op, &s, NULL);
+            assert_int_equal(attn_i_check_sizes(op, s.B, s.Lq, s.Lk, NULL, &job, NULL), ATTN_OK);
+            assert_int_equal(attn_i_workspace(&job, &bytes), ATTN_OK);
+            assert_true(bytes >= attn_i_plan_bytes(&p));
+            attn_op_destroy(op);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small_products_are_small), cmocka_unit_test(test_vector_tiles),
-        cmocka_unit_test(test_tasks_for_many_cores),     cmocka_unit_test(test_parts_of_keys),
+        cmocka_unit_test(test_workspace_holds_the_parts),
+        cmocka_unit_test(test_small_products_are_small),
+        cmocka_unit_test(test_vector_tiles),
+        cmocka_unit_test(test_tasks_for_many_cores),
+        cmocka_unit_test(test_parts_of_keys),
         cmocka_unit_test(test_threads_worth_waking),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
