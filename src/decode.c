@@ -107,15 +107,15 @@ INLINE void dots_narrow(int nr, const struct few_rows *t, int64_t r0, int64_t j0
     store_scores(nr, t, r0, j0, n, sums(acc));
 }
 
-/* All keys, nk at a time, where the last group may overlap the one before; fewer than nk one by
-   one, each as nk times the same, so that one piece of code makes all. */
-INLINE void dot_keys(int nr, const struct few_rows *t)
+/* All keys for rows [from, to), nk at a time, where the last group may overlap the one before;
+   fewer than nk one by one, each as nk times the same, so that one piece of code makes all. */
+INLINE void dot_keys(int nr, const struct few_rows *t, int64_t from, int64_t to)
 {
     const int nk = W / nr;
     bool many = t->keys >= nk, narrow = t->D < W;
     int64_t step = many || narrow ? nk : 1, ldx = many ? t->ldx : 0;
     for (int64_t j = 0; j < t->keys; j += step)
-        for (int64_t r = 0; r < t->rows; r += nr)
+        for (int64_t r = from; r < to; r += nr)
             if (narrow)
                 dots_narrow(nr, t, r, j);
             else
@@ -124,12 +124,11 @@ INLINE void dot_keys(int nr, const struct few_rows *t)
 
 void KERNEL(dot_rows)(const struct few_rows *t)
 {
-    if (t->rows == 1)
-        dot_keys(1, t);
-    else if (t->rows == 2)
-        dot_keys(2, t);
-    else
-        dot_keys(4, t);
+    int64_t fours = t->rows % 4 == 3 ? t->rows : t->rows / 4 * 4;
+    int64_t twos = fours + (t->rows - fours) / 2 * 2;
+    if (fours > 0) dot_keys(4, t, 0, fours);
+    if (twos > fours) dot_keys(2, t, fours, twos);
+    if (twos < t->rows) dot_keys(1, t, twos, t->rows);
 }
 
 /* o[r][d .. d + nv * W) (+)= sum_j s[r][j] x[j][d ..], nr rows. A tile is summed up by itself:
