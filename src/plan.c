@@ -112,12 +112,18 @@ static struct cut vector_shape(const struct job *job, int64_t heads)
     return cut;
 }
 
+/* May a block of the vector engine have half the rows? */
+static bool can_halve(const struct job *job, int64_t rows, int64_t heads)
+{
+    int64_t least = max64(1, VECTOR_PANELS_MIN * panel_lanes(job->op) / heads);
+    return !job->op->tiles.strip_rows && rows / 2 >= least;
+}
+
 /* Fewer rows in a block where there would be few blocks. */
 static void share_vector(const struct job *job, struct cut *cut, int64_t heads, int64_t Lq)
 {
-    int64_t least = max64(1, VECTOR_PANELS_MIN * panel_lanes(job->op) / heads);
     int64_t units = job->B * job->op->Hk;
-    while (!job->op->tiles.strip_rows && cut->strip_rows / 2 >= least &&
+    while (can_halve(job, cut->strip_rows, heads) &&
            units * ceil_div(Lq, cut->strip_rows) < TASKS_ENOUGH)
         cut->strip_rows /= 2;
     cut->strip_rows = min64(cut->strip_rows, Lq);
@@ -349,7 +355,9 @@ attn_status attn_i_workspace(const struct job *job, size_t *bytes)
     struct cut many = tile_shape(job, heads, job->Lk);
     if (many.path == PATH_TILES) /* few rows make many strips */
         many.strip_rows = forced(op->tiles.strip_rows, STRIP_ROWS_MIN);
-    int64_t most_blocks = ceil_div(job->Lq, many.strip_rows) + 1; /* of an item, on average */
+    int64_t rows = many.strip_rows; /* of a block, at least */
+    while (many.path == PATH_VECTOR && can_halve(job, rows, heads)) rows /= 2;
+    int64_t most_blocks = ceil_div(job->Lq, rows) + 1; /* of an item, on average */
     if (many.path != PATH_VECTOR)
         many.block_strips =
             strips_in(&many, heads, max64(BLOCK_ROWS, op->tiles.block_queries * G));

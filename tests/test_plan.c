@@ -215,6 +215,55 @@ static void test_workspace_holds_the_parts(void **state)
         }
 }
 
+/* Random sizes, in which groups of many heads and many threads are not rare. */
+static struct shape random_shape(struct rng *rng)
+{
+    int64_t G = rng_chance(rng, 0.5) ? rng_int(rng, 1, 8) : rng_int(rng, 9, 90);
+    struct shape s = {
+        .B = rng_int(rng, 1, 9),
+        .Hk = rng_int(rng, 1, 4),
+        .Lq = rng_chance(rng, 0.7) ? rng_int(rng, 1, 1000) : rng_int(rng, 1, 9000),
+        .Lk = rng_int(rng, 0, 3000),
+        .Dk = rng_chance(rng, 0.8) ? rng_int(rng, 1, 96) : rng_int(rng, 97, 1500),
+        .causal = (int32_t)rng_int(rng, 0, 2),
+        .engine = (int32_t)rng_int(rng, 0, 1),
+    };
+    s.Hq = s.Hk * G;
+    s.Dv = rng_chance(rng, 0.5) ? s.Dk : rng_int(rng, 1, 96);
+    return s;
+}
+
+static size_t workspace_of(const attn_op *op, const struct shape *s)
+{
+    size_t bytes;
+    assert_int_equal(attn_workspace_bytes(op, s->B, s->Lq, s->Lk, NULL, &bytes), ATTN_OK);
+    return bytes;
+}
+
+/* A run never takes more than its caller was told, nor does a smaller one. */
+static void test_a_workspace_is_enough(void **state)
+{
+    static const int32_t isas[] = {ATTN_ISA_BASE, ATTN_ISA_AVX2, ATTN_ISA_ALL};
+    (void)state;
+    for (int n = 0; n < 6000; n++) {
+        struct rng rng = rng_make((uint64_t)n);
+        struct shape s = random_shape(&rng), less = s;
+        attn_op *op = op_of(&s);
+        assert_int_equal(attn_op_set_isa(op, isas[n % 3]), ATTN_OK);
+        assert_int_equal(attn_op_set_threads(op, (int32_t)rng_int(&rng, 1, 256)), ATTN_OK);
+        size_t bytes = workspace_of(op, &s);
+        less.B = rng_int(&rng, 1, s.B);
+        less.Lq = rng_int(&rng, 1, s.Lq);
+        less.Lk = rng_int(&rng, 0, s.Lk);
+        struct plan plan = plan_of(op, &s, NULL), smaller = plan_of(op, &less, NULL);
+        if (attn_i_plan_bytes(&plan) > bytes || attn_i_plan_bytes(&smaller) > bytes ||
+            workspace_of(op, &less) > bytes)
+            fail_msg("row %d: %zu and %zu of %zu bytes", n, attn_i_plan_bytes(&plan),
+                     attn_i_plan_bytes(&smaller), bytes);
+        attn_op_destroy(op);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -224,6 +273,7 @@ int main(void)
         cmocka_unit_test(test_tasks_for_many_cores),
         cmocka_unit_test(test_parts_of_keys),
         cmocka_unit_test(test_threads_worth_waking),
+        cmocka_unit_test(test_a_workspace_is_enough),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
 }
