@@ -15,6 +15,7 @@
 #define _GNU_SOURCE
 #include "blas.h"
 
+#include <fenv.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -24,6 +25,7 @@ struct team {
     void *context;
     int64_t n_tasks;
     _Atomic int64_t next_task;
+    fenv_t env;   /* the caller's */
     int32_t room; /* workers that may still join; guarded by the pool's lock */
     int32_t joined;
     _Atomic int32_t working; /* workers inside; the last leaves under the lock */
@@ -72,6 +74,15 @@ static void do_tasks(struct team *team, int32_t worker)
     }
 }
 
+/* Rounding and the treatment of denormals are the caller's, whichever thread computes: the bits
+   would depend on it. Exceptions stay masked, since workers take no signals. */
+static void compute_like(const fenv_t *env)
+{
+    fenv_t before;
+    fesetenv(env);
+    feholdexcept(&before);
+}
+
 /* A team with room and work left; the lock is held. */
 static struct team *find_team(void)
 {
@@ -104,6 +115,7 @@ static void *work(void *unused)
         int32_t worker = ++team->joined;
         atomic_fetch_add_explicit(&team->working, 1, memory_order_relaxed);
         pthread_mutex_unlock(&pool.lock);
+        compute_like(&team->env);
         do_tasks(team, worker);
         lock_pool();
         if (atomic_fetch_sub_explicit(&team->working, 1, memory_order_release) == 1)
@@ -168,6 +180,7 @@ void attn_i_parallel(int32_t n_threads, int64_t n_tasks, attn_i_task fn, void *c
         return;
     }
     struct team team = {.fn = fn, .context = context, .n_tasks = n_tasks, .room = n_threads - 1};
+    fegetenv(&team.env);
     post(&team);
     do_tasks(&team, 0);
     withdraw(&team);

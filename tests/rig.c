@@ -68,7 +68,7 @@ int64_t test_count(const struct test_tensor *t)
 }
 
 /* Element n in the order (B, H, L, D). */
-static float *test_nth(const struct test_tensor *t, int64_t n)
+float *test_nth(const struct test_tensor *t, int64_t n)
 {
     int64_t d = n % t->dims[3], l = n / t->dims[3] % t->dims[2];
     int64_t h = n / t->dims[3] / t->dims[2] % t->dims[1];

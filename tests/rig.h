@@ -122,6 +122,8 @@ void rig_prepare(struct rig *g);
 /* Drop op and args: settings changed. */
 void rig_reset(struct rig *g);
 
+/* Element n, counted as if packed. */
+float *test_nth(const struct test_tensor *t, int64_t n);
 float *test_at(const struct test_tensor *t, int64_t b, int64_t h, int64_t l, int64_t d);
 /* The packed copy of a tensor, from malloc; for comparing bits. */
 float *test_packed(const struct test_tensor *t);

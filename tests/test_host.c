@@ -15,6 +15,9 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fenv.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 #include <locale.h>
 #include <pthread.h>
 #include <signal.h>
@@ -146,6 +149,45 @@ static void test_environment_stays(void **state)
         assert_true(after.sa_handler == before[s].sa_handler);
     }
     free(locale);
+}
+
+static void flush_denormals(bool on)
+{
+#if defined(__x86_64__)
+    _mm_setcsr(on ? _mm_getcsr() | 0x8040 : _mm_getcsr() & ~0x8040u); /* FTZ, DAZ */
+#else
+    (void)on;
+#endif
+}
+
+/* The threads of the pool were made by another environment, and compute like the caller all the
+   same: bits do not depend on who took a task. */
+static void test_environment_reaches_the_pool(void **state)
+{
+    struct spec s = {.seed = 3, .B = 2, .Hq = 6, .Lq = 100, .Lk = 90, .Dk = 40};
+    (void)state;
+    run_everything(); /* a pool is there */
+    for (int kind = 0; kind < 2; kind++) {
+        struct rig g;
+        rig_make(&g, &s);
+        for (int64_t n = 0; n < test_count(&g.v) && kind == 1; n++) *test_nth(&g.v, n) *= 1e-38f;
+        if (kind == 0) assert_int_equal(fesetround(FE_DOWNWARD), 0);
+        if (kind == 1) flush_denormals(true);
+        float *alone = rig_output(&g);
+        bool same = true;
+        for (int n = 0; n < 20; n++) {
+            rig_reset(&g);
+            g.threads = 4;
+            float *out = rig_output(&g);
+            same = same && memcmp(alone, out, (size_t)test_count(&g.out) * sizeof *out) == 0;
+            free(out);
+        }
+        flush_denormals(false);
+        assert_int_equal(fesetround(FE_TONEAREST), 0);
+        assert_true(same);
+        free(alone);
+        rig_free(&g);
+    }
 }
 
 /* ------------------------------------------------------------------- fork */
@@ -330,6 +372,7 @@ int main(void)
         cmocka_unit_test(test_no_thread_before_it_is_needed),
         cmocka_unit_test(test_blas_threads_stay),
         cmocka_unit_test(test_environment_stays),
+        cmocka_unit_test(test_environment_reaches_the_pool),
         cmocka_unit_test(test_fork_between_runs),
         cmocka_unit_test(test_fork_during_a_run),
         cmocka_unit_test(test_exit_after_a_run),
