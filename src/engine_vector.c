@@ -104,7 +104,7 @@ static void panel_weights(const struct block *blk, const struct part *p, const s
     bool rules = attn_i_has_rules(blk->job);
     if (!rules && sight != SEES_ALL) attn_i_panel_keys(blk, p, kv, t);
     kn->panel_scores(t);
-    if (rules) attn_i_panel_rules(blk, p, kv, t, sight);
+    if (rules) attn_i_apply_to_panel(blk, p, kv, t, sight);
     kn->panel_softmax(t);
 }
 
@@ -147,7 +147,7 @@ static void panels_in(const struct block *blk)
     const attn_op *op = blk->job->op;
     for (struct part p = first_panel(blk); p.n < p.count; p = next_panel(blk, &p)) {
         op->kernels->panel_in(p.rows, (int32_t)(p.lanes / op->kernels->width), op->Dk,
-                              blk->scratch->q_rows + p.row0, op->scale,
+                              blk->scratch->q_rows + p.row0, attn_i_query_scale(op),
                               blk->scratch->q_panels + p.row0 * op->Dk);
         for (int64_t r = p.rows; r < p.lanes; r++) { /* lanes to spare */
             blk->m[p.row0 + r] = -INFINITY;

@@ -35,11 +35,18 @@ static bool gives_scores(const attn_args *args)
     return args->scores[ATTN_STAGE_MASKED] || args->scores[ATTN_STAGE_WEIGHTS];
 }
 
+float attn_i_query_scale(const attn_op *op)
+{
+    /* none overflows, and only what is below 2^-102 becomes a denormal */
+    float size = fabsf(op->scale);
+    return size >= 0x1p-24f && size <= 1.0f ? op->scale : 1.0f;
+}
+
 bool attn_i_has_rules(const struct job *job)
 {
     const attn_args *args = job->args;
-    return job->op->softcap > 0.0f || args->slopes || args->segments_q || has_masks(args) ||
-           gives_scores(args);
+    return attn_i_query_scale(job->op) != job->op->scale || job->op->softcap > 0.0f ||
+           args->slopes || args->segments_q || has_masks(args) || gives_scores(args);
 }
 
 enum sight attn_i_panel_sight(const struct block *blk, const struct part *p,
@@ -137,14 +144,17 @@ void attn_i_panel_skip(const struct block *blk, const struct part *p, const stru
         hand_out_keys(blk, p, kv, j, min64(STRIP_KEYS, kv->count - j), NULL);
 }
 
-void attn_i_panel_rules(const struct block *blk, const struct part *p, const struct kv_tile *kv,
-                        struct panel *t, enum sight sight)
+void attn_i_apply_to_panel(const struct block *blk, const struct part *p,
+                           const struct kv_tile *kv, struct panel *t, enum sight sight)
 {
     const struct job *job = blk->job;
     const attn_args *args = job->args;
     struct panel_rules r = {.to = kv->count};
     bool masks = has_masks(args) && sight != SEES_ALL;
-    attn_i_cap_row(job->op, kv->count * p->lanes, t->s);
+    int64_t n = kv->count * p->lanes;
+    if (attn_i_query_scale(job->op) != job->op->scale)
+        job->op->kernels->scale_row(n, t->s, job->op->scale);
+    attn_i_cap_row(job->op, n, t->s);
     lanes_of_queries(blk, p, kv);
     if (t->all.lo > 0 || t->all.hi < kv->count) attn_i_panel_keys(blk, p, kv, t);
     if (args->slopes) {

@@ -126,6 +126,28 @@ static void test_huge_scores(void **state)
     }
 }
 
+/* A scale that no query could take beforehand: scores are ordinary, scale * q is Inf or 0. */
+static void test_extreme_scales(void **state)
+{
+    static const float scales[] = {1e30f, 1e-30f, 3.0f, 0.0f};
+    (void)state;
+    for (int n = 0; n < 4; n++) {
+        struct spec s = {.seed = (uint64_t)n, .row = n, .Hq = 2, .Lq = 40, .Lk = 70, .Dk = 9};
+        s.has_scale = true;
+        s.scale = (double)scales[n];
+        struct rig g;
+        rig_make(&g, &s);
+        float q = n == 0   ? 1e10f
+                  : n == 1 ? 1e-12f
+                           : 1,
+              k = 1 / (scales[n] > 0 ? scales[n] * q : 1);
+        for (int64_t i = 0; i < test_count(&g.q); i++) *test_nth(&g.q, i) *= q;
+        for (int64_t i = 0; i < test_count(&g.k); i++) *test_nth(&g.k, i) *= n == 0 ? 1e-37f : k;
+        rig_expect(&g);
+        rig_free(&g);
+    }
+}
+
 /* ------------------------------------------------------- unseen tiles */
 
 enum { NOT_FIRST, NOT_LAST, ONLY_OWN, ONLY_ONE_KEY, NONE, NOT_MIDDLE, N_SIGHTS };
@@ -302,7 +324,7 @@ int main(void)
         cmocka_unit_test(test_maxima_jump),  cmocka_unit_test(test_huge_scores),
         cmocka_unit_test(test_unseen_tiles), cmocka_unit_test(test_range_edges),
         cmocka_unit_test(test_window_edges), cmocka_unit_test(test_window_beyond_the_keys),
-        cmocka_unit_test(test_every_offset),
+        cmocka_unit_test(test_every_offset), cmocka_unit_test(test_extreme_scales),
     };
     return cmocka_run_group_tests_name("edges", tests, NULL, NULL);
 }
