@@ -60,7 +60,7 @@ static attn_status set_mask(struct mask *mask, const void *data, const int64_t d
     for (int a = 3; a >= 0 && data; a--) {
         REQUIRE(dims[a] >= 0, ATTN_EINVAL);
         m.dims[a] = dims[a];
-        m.strides[a] = strides ? strides[a] : packed;
+        m.strides[a] = dims[a] == 1 ? 0 : strides ? strides[a] : packed; /* so axes broadcast */
         REQUIRE(!__builtin_mul_overflow(packed, max64(dims[a], 1), &packed), ATTN_EOVERFLOW);
     }
     *mask = m;

@@ -100,7 +100,7 @@ static attn_status check_mask(const struct job *job, const struct mask *m, size_
             FAIL(ATTN_EINVAL, "extent %d of %s is %lld, which does not fit %s = %lld", a, name,
                  LL(m->dims[a]), axes[a], LL(full[a]));
         r->len[a] = m->dims[a];
-        r->stride[a] = m->dims[a] > 1 ? m->strides[a] : 0;
+        r->stride[a] = m->strides[a];
     }
     return attn_i_region_extent(r, why);
 }

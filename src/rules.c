@@ -73,8 +73,7 @@ struct span attn_i_rows_span(const struct job *job, const struct item *it, int64
 /* Element (b, h, i, j) of a mask, as an offset from its data. */
 static int64_t mask_at(const struct mask *m, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    return (m->dims[0] == 1 ? 0 : b * m->strides[0]) + (m->dims[1] == 1 ? 0 : h * m->strides[1]) +
-           (m->dims[2] == 1 ? 0 : i * m->strides[2]) + j * m->strides[3];
+    return b * m->strides[0] + h * m->strides[1] + i * m->strides[2] + j * m->strides[3];
 }
 
 const uint8_t *attn_i_bool_at(const struct job *job, int64_t b, int64_t h, int64_t i, int64_t j)
