@@ -236,7 +236,7 @@ static attn_status check_products(void)
         for (int t = 0; t < 2 && right; t++)
             right = product_is_right(shapes[i][0], shapes[i][1], shapes[i][2], t == 1, memory);
     attn_i_blas_thread_leave(saved);
-    if (saved_threads != 1) set_threads(saved_threads);
+    if (saved_threads != 1 && get_threads() == 1) set_threads(saved_threads); /* or a host did */
     free(memory);
     if (!right) blas.problem = "it got a small known product wrong";
     return right ? ATTN_OK : ATTN_EBLAS;

@@ -15,10 +15,10 @@
    alike). As a distance in memory, so that the address costs no instruction. The first rows fetch
    for all; for the others the distance is 0 and not a condition: with a branch between a product
    and its sum they would not become one instruction, and bits depend on the rows beside. */
-#define AHEAD 4096
+#define FLOATS_AHEAD 4096
 INLINE int64_t fetch_distance(const struct few_rows *t, int64_t r0)
 {
-    return r0 == 0 ? (AHEAD / t->D + 1) * t->ldx : 0;
+    return r0 == 0 ? (FLOATS_AHEAD / t->D + 1) * t->ldx : 0;
 }
 
 /* The last D % W floats of a row of D >= W as the upper lanes of a vector: memcpy of a variable
@@ -28,7 +28,8 @@ INLINE vf load_end(const float *row, int64_t D)
     return (vf)((vi)load(row + D - W) & (lanes() >= (int32_t)(W - D % W)));
 }
 
-/* Vectors of a query that are held at once when there is one: 2 of 1, 2, 4, 8 best in cache (Zen 4). */
+/* Vectors of a query that are held at once when there is one: 2 of 1, 2, 4, 8 best in cache (Zen
+   4). */
 #define DOT_VECTORS 2
 
 /* Scores of nr rows by nk keys from j0, of which n are there, as sums() leaves them. */
@@ -47,8 +48,8 @@ INLINE void store_scores(int nr, const struct few_rows *t, int64_t r0, int64_t j
     }
 }
 
-/* acc[r][k] += q[r] x[k] over nd vectors: key after key in memory, as prefetching likes it, as far
-   as there are registers for the queries. */
+/* acc[r][k] += q[r] x[k] over nd vectors: key after key in memory, as prefetching likes it, as
+   far as there are registers for the queries. */
 INLINE void dot_columns(int nr, int nd, vf *acc, const float *const *q, const float *x,
                         int64_t ldx, int64_t d, int64_t ahead)
 {

@@ -14,11 +14,11 @@
 static int64_t block_rows(const struct block *blk) { return blk->heads * blk->nq; }
 
 /* Panel n, from which the vectors from on are not in panels yet. */
-static struct part panel_at(const struct block *blk, int64_t n, int64_t count, int64_t from)
+static struct panel_span panel_at(const struct block *blk, int64_t n, int64_t count, int64_t from)
 {
     int64_t W = blk->job->op->kernels->width, rows = block_rows(blk);
     int64_t to = ceil_div(rows, W) * (n + 1) / count;
-    struct part p = {
+    struct panel_span p = {
         .n = n,
         .count = count,
         .row0 = from * W,
@@ -28,7 +28,7 @@ static struct part panel_at(const struct block *blk, int64_t n, int64_t count, i
     return p;
 }
 
-static struct part first_panel(const struct block *blk)
+static struct panel_span first_panel(const struct block *blk)
 {
     const struct kernels *kn = blk->job->op->kernels;
     int64_t vectors = ceil_div(block_rows(blk), kn->width);
@@ -36,14 +36,14 @@ static struct part first_panel(const struct block *blk)
 }
 
 /* After the last, n is count. */
-static struct part next_panel(const struct block *blk, const struct part *p)
+static struct panel_span next_panel(const struct block *blk, const struct panel_span *p)
 {
     int64_t W = blk->job->op->kernels->width;
     return panel_at(blk, p->n + 1, p->count, (p->row0 + p->lanes) / W);
 }
 
 /* The queries of a panel, as a range: all where it holds more than one head. */
-static struct span panel_queries(const struct block *blk, const struct part *p)
+static struct span panel_queries(const struct block *blk, const struct panel_span *p)
 {
     int64_t first = p->row0 % blk->nq;
     if (first + p->rows > blk->nq) return (struct span){blk->i0, blk->i0 + blk->nq};
@@ -64,7 +64,7 @@ static struct kv_tile cut_tile(const struct kv_tile *tile, struct span keys)
 /* ----------------------------------------------------------------- tiles */
 
 /* Values that are NaN or Inf, for the rows that see their key. */
-static void repair(const struct block *blk, const struct part *p, const struct kv_tile *kv,
+static void repair(const struct block *blk, const struct panel_span *p, const struct kv_tile *kv,
                    const struct panel *t)
 {
     for (int64_t r = 0; r < p->rows;) {
@@ -75,7 +75,7 @@ static void repair(const struct block *blk, const struct part *p, const struct k
     }
 }
 
-static struct panel panel_state(const struct block *blk, const struct part *p,
+static struct panel panel_state(const struct block *blk, const struct panel_span *p,
                                 const struct kv_tile *kv)
 {
     const attn_op *op = blk->job->op;
@@ -97,8 +97,8 @@ static struct panel panel_state(const struct block *blk, const struct part *p,
 }
 
 /* From scores to weights. Intervals alone are hidden as the scores are made. */
-static void panel_weights(const struct block *blk, const struct part *p, const struct kv_tile *kv,
-                          struct panel *t, enum sight sight)
+static void panel_weights(const struct block *blk, const struct panel_span *p,
+                          const struct kv_tile *kv, struct panel *t, enum sight sight)
 {
     const struct kernels *kn = blk->job->op->kernels;
     bool rules = attn_i_has_rules(blk->job);
@@ -109,8 +109,8 @@ static void panel_weights(const struct block *blk, const struct part *p, const s
 }
 
 /* more: other tiles follow. */
-static void attend_panel(const struct block *blk, struct kv_state *tile, const struct part *p,
-                         bool more)
+static void attend_panel(const struct block *blk, struct kv_state *tile,
+                         const struct panel_span *p, bool more)
 {
     struct span i = panel_queries(blk, p);
     struct span all = attn_i_rows_span(blk->job, &blk->item, i.lo, i.hi);
@@ -145,7 +145,7 @@ static void attend_panel(const struct block *blk, struct kv_state *tile, const s
 static void panels_in(const struct block *blk)
 {
     const attn_op *op = blk->job->op;
-    for (struct part p = first_panel(blk); p.n < p.count; p = next_panel(blk, &p)) {
+    for (struct panel_span p = first_panel(blk); p.n < p.count; p = next_panel(blk, &p)) {
         op->kernels->panel_in(p.rows, (int32_t)(p.lanes / op->kernels->width), op->Dk,
                               blk->scratch->q_rows + p.row0, attn_i_query_scale(op),
                               blk->scratch->q_panels + p.row0 * op->Dk);
@@ -159,7 +159,7 @@ static void panels_in(const struct block *blk)
 void attn_i_vector_finish(const struct block *blk)
 {
     const attn_op *op = blk->job->op;
-    for (struct part p = first_panel(blk); p.n < p.count; p = next_panel(blk, &p))
+    for (struct panel_span p = first_panel(blk); p.n < p.count; p = next_panel(blk, &p))
         op->kernels->panel_out(p.rows, (int32_t)(p.lanes / op->kernels->width), op->Dv,
                                blk->scratch->o_panels + p.row0 * op->Dv, blk->l + p.row0,
                                blk->scratch->o_rows + p.row0);
@@ -185,7 +185,7 @@ void attn_i_vector_attend(const struct block *blk)
         if (end <= keys.lo) continue;
         int64_t hi = min64(end, keys.hi);
         struct kv_state tile = {.kv = attn_i_kv_tile(blk, j, hi - j)};
-        for (struct part p = first_panel(blk); p.n < p.count; p = next_panel(blk, &p))
+        for (struct panel_span p = first_panel(blk); p.n < p.count; p = next_panel(blk, &p))
             attend_panel(blk, &tile, &p, hi < keys.hi);
     }
 }

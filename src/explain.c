@@ -17,8 +17,8 @@ void attn_i_say(struct text *text, const char *format, ...)
     if (n > 0) text->used += (size_t)n;
 }
 
-/* Explaining must not take time that grows with the lengths or the items: so many are looked at,
-   the rest goes by proportion. */
+/* Counting flops must not take time that grows with the lengths or the items: so many are looked
+   at, the rest goes by proportion. */
 #define ROWS_COUNTED 4096
 #define ITEMS_COUNTED 1024
 

@@ -2,9 +2,9 @@
 /*
  * What all files of libattn share: handles, scratch memory, threads. Read in
  * the order of a call: attn.c (exported, with check.c) -> run.c ->
- * engine_blas.c or engine_decode.c -> strip.c -> softmax.c or decode.c, with
- * plan.c and rules.c beside them. A run is described in job.h, the loops in kernels.h,
- * BLAS in blas.h.
+ * engine_blas.c, engine_vector.c (with vector_rules.c) or engine_decode.c ->
+ * strip.c -> softmax.c, panel.c or decode.c, with plan.c and rules.c beside
+ * them. A run is described in job.h, the loops in kernels.h, BLAS in blas.h.
  */
 #ifndef ATTN_INTERNAL_H
 #define ATTN_INTERNAL_H
@@ -47,9 +47,9 @@ void attn_i_say(struct text *text, const char *format, ...) __attribute__((forma
 #define LL(x) ((long long)(x))
 
 /* A thread is not woken for less than this, in nanoseconds of work as estimated at so many
-   operations in one. Two threads on 8 x 32 x 64 (21 us so estimated), 8 x 40 x 64 (33), 16 x 49 x 32
-   (49): x1.56, x1.74, x1.76 where the pool is awake, x0.71, x0.96, x1.22 where it slept (a wake-up
-   takes 20 to 30 us; Zen 4 in a VM). It decides who computes, never what. */
+   operations in one. Two threads on 8 x 32 x 64 (21 us so estimated), 8 x 40 x 64 (33), 16 x 49 x
+   32 (49): x1.56, x1.74, x1.76 where the pool is awake, x0.71, x0.96, x1.22 where it slept (a
+   wake-up takes 20 to 30 us; Zen 4 in a VM). It decides who computes, never what. */
 #define THREAD_WORTH_NS 20e3
 #define FLOPS_PER_NS 100.0
 

@@ -150,8 +150,8 @@ struct thread_scratch {
     float **o_rows;
     int32_t (*columns)[2]; /* strip_rows */
     uint8_t *started;      /* per strip of a block: is there output already? */
-    /* vector: panels of queries and of output; for one panel the maxima, what its lanes see, their
-       rules, and STRIP_KEYS keys of masks or scores row by row and as a panel */
+    /* vector: panels of queries and of output; for one panel the maxima, what its lanes see,
+       their rules, and STRIP_KEYS keys of masks or scores row by row and as a panel */
     float *q_panels, *o_panels, *top, *slopes, *at, *strip, *bias;
     int32_t *lo, *hi, *id;
     const uint8_t **keep;
@@ -249,7 +249,8 @@ const struct kv_tile *attn_i_values_for(const struct block *blk, struct kv_state
 
 /* Where the queries of a strip lie; rows are q.sl apart. */
 const float *attn_i_queries(const struct block *blk, int64_t g, int64_t i0);
-/* The score outputs of a strip whose rules are applied, columns [lo, hi) of each row; NULL: all. */
+/* The score outputs of a strip whose rules are applied, columns [lo, hi) of each row; NULL: all.
+   */
 void attn_i_strip_hand_out(const struct block *blk, const struct strip *t,
                            const int32_t (*columns)[2]);
 /* A strip that sees nothing: only its score outputs. */

@@ -14,7 +14,8 @@
 #include "kernel_isa.h"
 #include "vec.h"
 
-/* The register tile: TILE_ROWS x PANEL_VECTORS sums, that many vectors of b, and one broadcast. */
+/* The register tile: TILE_ROWS x PANEL_VECTORS sums, that many vectors of b, and one broadcast.
+   */
 #if W == 16 || defined(__aarch64__)
 #define TILE_ROWS 8 /* 16 or 24 of 32 registers */
 #else
@@ -143,8 +144,9 @@ void KERNEL(panel_rules)(const struct panel *t, const struct panel_rules *r)
     FOR_VECTORS(t->vectors, rules, t, r);
 }
 
-/* A row of masks is fetched so many keys ahead: W rows at once are more than the hardware follows. */
-#define MASK_AHEAD 64
+/* A row of masks is fetched so many keys ahead: W rows at once are more than the hardware
+   follows. */
+#define MASK_KEYS_AHEAD 64
 
 /* The masks of one lane and keys [j, j + n), n <= W. */
 INLINE vf masks_of_row(const struct mask_rows *m, int64_t lane, int64_t j, int64_t n)
@@ -155,7 +157,7 @@ INLINE vf masks_of_row(const struct mask_rows *m, int64_t lane, int64_t j, int64
         vf x = splat(0.0f);
         if (add) {
             x = load(add + j);
-            prefetch(add, j + MASK_AHEAD);
+            prefetch(add, j + MASK_KEYS_AHEAD);
         }
         return keep ? sel(load_bytes(keep + j) != 0, x, splat(-INFINITY)) : x;
     }
@@ -276,7 +278,8 @@ void KERNEL(panel_in)(int64_t rows, int32_t vectors, int64_t D, const float *con
         }
 }
 
-/* A square of W rows by W columns from d of y, of which n rows and, where D < W, D columns go out. */
+/* A square of W rows by W columns from d of y, of which n rows and, where D < W, D columns go
+   out. */
 INLINE void square_out(int64_t n, int64_t D, int64_t d, const float *y, int64_t ldy, vf factor,
                        float *const *x)
 {

@@ -19,9 +19,9 @@
 #define TASKS_ENOUGH 32
 
 /* A strip of scores stays in L1 between its two products and the softmax: 16 rows of 448 keys, or
-   up to 60 of fewer. Measured against 60 x 256 (30 x 256 causal), both within SMALL_PRODUCT, Zen 4:
-   causal x1.03 to 1.09, dense x1.01 to 1.04, 4 x 197 x 64 x1.06 (with whole register tiles); 8 to
-   48 rows and 192 to 512 keys lie between; 512, a power of two, loses to its own stride. */
+   up to 60 of fewer. Measured against 60 x 256 (30 x 256 causal), both within SMALL_PRODUCT, Zen
+   4: causal x1.03 to 1.09, dense x1.01 to 1.04, 4 x 197 x 64 x1.06 (with whole register tiles); 8
+   to 48 rows and 192 to 512 keys lie between; 512, a power of two, loses to its own stride. */
 #define STRIP_SCORES (16 * 448)
 #define STRIP_ROWS 60
 #define STRIP_ROWS_MIN 16
@@ -30,8 +30,8 @@
 /* Without the small path BLAS packs both operands of each call: larger tiles. */
 #define STRIP_ROWS_NT 256
 #define TILE_KEYS_NT 256
-/* Measured under the Haswell core against 128 x 256, 48 to 512 rows and 192 to 512 keys: 12 x 128 x
-   64 x1.20, 12 x 384 x1.08, 12 x 1024 x1.01, 4 x 2048 x 128 x1.06, 4 x 4096 x 64 x1.00 (Zen 4). */
+/* Measured under the Haswell core against 128 x 256, 48 to 512 rows and 192 to 512 keys: 12 x 128
+   x 64 x1.20, 12 x 384 x1.08, 12 x 1024 x1.01, 4 x 2048 x 128 x1.06, 4 x 4096 x 64 x1.00. */
 #define STRIP_ROWS_NT_CAUSAL 96
 #define TILE_KEYS_NT_CAUSAL 384
 /* The vector engine: the panels of a block share a key tile (8 for 4: x1.02 at D 64, x1.05 at D
@@ -43,10 +43,10 @@
 #define VECTOR_L1_FLOATS (8 * 1024)
 #define VECTOR_KEYS 192
 #define VECTOR_KEYS_MIN 96
-/* With AVX-512 a panel of one vector is as fast as one of two, and passes over less of the diagonal
-   of a causal rule: 12 x 128 x 64 x1.08, 256 x1.05, 384 x1.03, 1024 x1.015. Dense, it is better from
-   heads of 128 on (32/8 x 512 x 128 x1.018, 4 x 1024 x 128 x1.008; D 64 x1.00, 16 x 49 x 32 x0.95).
-   With AVX2, where 8 sums are too few, x0.93 to 0.83 (Zen 4). */
+/* With AVX-512 a panel of one vector is as fast as one of two, and passes over less of the
+   diagonal of a causal rule: 12 x 128 x 64 x1.08, 256 x1.05, 384 x1.03, 1024 x1.015. Dense, it is
+   better from heads of 128 on (32/8 x 512 x 128 x1.018, 4 x 1024 x 128 x1.008; D 64 x1.00, 16 x
+   49 x 32 x0.95). With AVX2, where 8 sums are too few, x0.93 to 0.83 (Zen 4). */
 #define ONE_VECTOR_WIDTH 16
 #define ONE_VECTOR_SIZE 256 /* Dk + Dv */
 /* Query rows of all heads of a block: what shares one transposed key tile. */

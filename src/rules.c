@@ -3,7 +3,8 @@
  * Which keys a query sees. Every boolean rule that is an interval of keys per
  * query (key range, causal, window, chunk, a mask's length) is folded into one
  * span whose ends never decrease with the query, on which rows_span and
- * strip_sight rely; masks and segment ids are looked up element by element. Engines, weights and the NaN repair all ask here.
+ * strip_sight rely; masks and segment ids are looked up element by element.
+ * Engines, weights and the NaN repair all ask here.
  */
 #include "job.h"
 
@@ -183,7 +184,7 @@ float attn_i_distance(const struct item *it, int64_t i, int64_t j)
 }
 
 /* Rows of an additive mask that are fetched ahead. */
-#define AHEAD 4
+#define MASK_ROWS_AHEAD 4
 
 /* All rules along one row, columns [c.lo, c.hi) of the strip. */
 static void apply_row(const struct job *job, const struct item *it, const struct strip *t,
@@ -198,7 +199,7 @@ static void apply_row(const struct job *job, const struct item *it, const struct
     if (args->slopes) kn->alibi_row(n, s, args->slopes[t->h], attn_i_distance(it, i, j));
     if (args->mask_add.data)
         kn->mask_add_row(n, s, attn_i_add_at(job, t->b, t->h, i, j), args->mask_add.strides[3],
-                         AHEAD * args->mask_add.strides[2]);
+                         MASK_ROWS_AHEAD * args->mask_add.strides[2]);
     if (t->sight == SEES_ALL) return;
     if (args->mask_bool.data)
         kn->mask_bool_row(n, s, attn_i_bool_at(job, t->b, t->h, i, j),

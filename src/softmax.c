@@ -264,9 +264,9 @@ enum sight KERNEL(segment_sight)(int64_t n, const int32_t *ids, int32_t id)
     return sight_of(some_seen, some_hidden);
 }
 
-/* Rows that are fetched ahead: W streams at once are more than the hardware follows. 32 of 16, 32,
-   64, 256 best: 12 x 1024 x 64 x1.02, 4 x 4096 x 64 and 128 x1.012 (Zen 4). */
-#define AHEAD 32
+/* Rows that are fetched ahead: W streams at once are more than the hardware follows. 32 of 16,
+   32, 64, 256 best: 12 x 1024 x 64 x1.02, 4 x 4096 x 64 and 128 x1.012 (Zen 4). */
+#define ROWS_AHEAD 32
 
 void KERNEL(transpose)(int64_t rows, int64_t cols, const float *x, int64_t ldx, float *y,
                        int64_t ldy)
@@ -275,7 +275,7 @@ void KERNEL(transpose)(int64_t rows, int64_t cols, const float *x, int64_t ldx, 
     for (int64_t r = 0; r < full_r; r += W)
         for (int64_t c = 0; c < full_c; c += W) {
             vf t[W];
-            UNROLL for (int i = 0; i < W; i++) prefetch(x, (r + AHEAD + i) * ldx + c);
+            UNROLL for (int i = 0; i < W; i++) prefetch(x, (r + ROWS_AHEAD + i) * ldx + c);
             UNROLL for (int i = 0; i < W; i++) t[i] = load(x + (r + i) * ldx + c);
             transpose_vectors(t);
             UNROLL for (int i = 0; i < W; i++) store(y + (c + i) * ldy + r, t[i]);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What engines that hold a strip of scores row by row share: the way from raw
- * scores to weights, the score outputs, and values that are NaN or Inf.
+ * What engines share: where keys and values lie, the way from raw scores to
+ * weights of those that hold a strip of scores row by row, the score outputs,
+ * and values that are NaN or Inf.
  */
 #include "job.h"
 

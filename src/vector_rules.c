@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-struct strip attn_i_head_strip(const struct block *blk, const struct part *p,
+struct strip attn_i_head_strip(const struct block *blk, const struct panel_span *p,
                                const struct kv_tile *kv, int64_t r)
 {
     int64_t row = p->row0 + r, g = row / blk->nq, i = row % blk->nq;
@@ -49,7 +49,7 @@ bool attn_i_has_rules(const struct job *job)
            args->slopes || args->segments_q || has_masks(args) || gives_scores(args);
 }
 
-enum sight attn_i_panel_sight(const struct block *blk, const struct part *p,
+enum sight attn_i_panel_sight(const struct block *blk, const struct panel_span *p,
                               const struct kv_tile *kv)
 {
     bool all = true, none = true;
@@ -63,8 +63,8 @@ enum sight attn_i_panel_sight(const struct block *blk, const struct part *p,
     return none ? SEES_NONE : all ? SEES_ALL : SEES_SOME;
 }
 
-void attn_i_panel_keys(const struct block *blk, const struct part *p, const struct kv_tile *kv,
-                       struct panel *t)
+void attn_i_panel_keys(const struct block *blk, const struct panel_span *p,
+                       const struct kv_tile *kv, struct panel *t)
 {
     int32_t *lo = blk->scratch->lo, *hi = blk->scratch->hi;
     int64_t i = p->row0 % blk->nq;
@@ -79,7 +79,7 @@ void attn_i_panel_keys(const struct block *blk, const struct part *p, const stru
 }
 
 /* What ALiBi and segments say of each lane's query. */
-static void lanes_of_queries(const struct block *blk, const struct part *p,
+static void lanes_of_queries(const struct block *blk, const struct panel_span *p,
                              const struct kv_tile *kv)
 {
     const struct job *job = blk->job;
@@ -97,7 +97,7 @@ static void lanes_of_queries(const struct block *blk, const struct part *p,
 }
 
 /* Where the masks of each lane begin. */
-static struct mask_rows rows_of_masks(const struct block *blk, const struct part *p,
+static struct mask_rows rows_of_masks(const struct block *blk, const struct panel_span *p,
                                       const struct kv_tile *kv)
 {
     const struct job *job = blk->job;
@@ -120,8 +120,8 @@ static struct mask_rows rows_of_masks(const struct block *blk, const struct part
 }
 
 /* The scores of n keys from key j of the tile, to who asked for them; s: NULL, none is seen. */
-static void hand_out_keys(const struct block *blk, const struct part *p, const struct kv_tile *kv,
-                          int64_t j, int64_t n, const float *s)
+static void hand_out_keys(const struct block *blk, const struct panel_span *p,
+                          const struct kv_tile *kv, int64_t j, int64_t n, const float *s)
 {
     struct kv_tile keys = {.j0 = kv->j0 + j, .count = n};
     if (s)
@@ -137,14 +137,15 @@ static void hand_out_keys(const struct block *blk, const struct part *p, const s
     }
 }
 
-void attn_i_panel_skip(const struct block *blk, const struct part *p, const struct kv_tile *kv)
+void attn_i_panel_skip(const struct block *blk, const struct panel_span *p,
+                       const struct kv_tile *kv)
 {
     if (!gives_scores(blk->job->args)) return;
     for (int64_t j = 0; j < kv->count; j += STRIP_KEYS)
         hand_out_keys(blk, p, kv, j, min64(STRIP_KEYS, kv->count - j), NULL);
 }
 
-void attn_i_apply_to_panel(const struct block *blk, const struct part *p,
+void attn_i_apply_to_panel(const struct block *blk, const struct panel_span *p,
                            const struct kv_tile *kv, struct panel *t, enum sight sight)
 {
     const struct job *job = blk->job;

@@ -109,10 +109,13 @@
  * changes its bits. The pool's threads take the CPU affinity of the thread whose
  * run first needed them.
  *
- * While a run is active, a build of OpenBLAS with threads of its own may have its
- * count at 1; the host's value is back when no run is active. A serial build
- * must not be called by the host at the same time: neither result would be
- * right.
+ * Rounding and the treatment of denormals are those of the caller in all threads
+ * of a run.
+ *
+ * While a run, a projection, or the first attn_op_create() or attn_blas_info() of
+ * a process is active, a build of OpenBLAS with threads of its own may have its
+ * count at 1; the host's value is back when none is active. A serial build must
+ * not be called by the host at the same time: neither result would be right.
  *
  * What is not promised
  * --------------------
@@ -398,7 +401,8 @@ ATTN_API attn_status attn_args_clear(attn_args *args);
  * length <= 1 are ignored; the D stride must be 1; the L stride must be at
  * least the head size; B and H strides of inputs may be anything (0
  * broadcasts, negative goes backwards from the pointer); those of out must be
- * positive, and out must not overlap itself or an input. A view with another inner stride must be copied first.
+ * positive, and out must not overlap itself or an input. A view with another
+ * inner stride must be copied first.
  *
  * @param slot    ATTN_Q, ATTN_K, ATTN_V or ATTN_OUT
  * @param strides four numbers, copied; NULL: packed again
