@@ -249,8 +249,7 @@ const struct kv_tile *attn_i_values_for(const struct block *blk, struct kv_state
 
 /* Where the queries of a strip lie; rows are q.sl apart. */
 const float *attn_i_queries(const struct block *blk, int64_t g, int64_t i0);
-/* The score outputs of a strip whose rules are applied, columns [lo, hi) of each row; NULL: all.
-   */
+/* The score outputs of a strip whose rules are applied, columns [lo, hi) of each row; NULL: all. */
 void attn_i_strip_hand_out(const struct block *blk, const struct strip *t,
                            const int32_t (*columns)[2]);
 /* A strip that sees nothing: only its score outputs. */

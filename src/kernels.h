@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The loops that are ours: one table per instruction set, from softmax.c, decode.c and panel.c.
-   */
+/* The loops that are ours: one table per instruction set, from softmax.c, decode.c and panel.c. */
 #ifndef ATTN_KERNELS_H
 #define ATTN_KERNELS_H
 

@@ -14,8 +14,7 @@
 #include "kernel_isa.h"
 #include "vec.h"
 
-/* The register tile: TILE_ROWS x PANEL_VECTORS sums, that many vectors of b, and one broadcast.
-   */
+/* The register tile: TILE_ROWS x PANEL_VECTORS sums, that many vectors of b, and one broadcast. */
 #if W == 16 || defined(__aarch64__)
 #define TILE_ROWS 8 /* 16 or 24 of 32 registers */
 #else
