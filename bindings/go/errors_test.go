@@ -111,6 +111,29 @@ func TestArgsThatDoNotFit(t *testing.T) {
 	}
 }
 
+// Also where there is nothing to reach: an empty tensor and an empty mask have addresses.
+func TestNegativeOffsets(t *testing.T) {
+	p := newProblem(2, 4, 2, 3, 5, 8, 6)
+	op, none := p.op(t), attn.Lengths{Queries: 3, Keys: 5}
+	before := &attn.Strides{Offset: -1, Steps: [4]int{96, 24, 8, 1}}
+	for words, args := range map[string]attn.Args{
+		"the offset of q is negative":        {StridesQ: before},
+		"the offset of k is negative":        {StridesK: before},
+		"the offset of v is negative":        {StridesV: before},
+		"the offset of out is negative":      {StridesOut: before},
+		"the offset of MaskBool is negative": {MaskBool: &attn.Mask[bool]{Dims: [4]int{1, 1, 3, 0}, Strides: before}},
+		"the offset of MaskAdd is negative":  {MaskAdd: &attn.Mask[float32]{Dims: [4]int{1, 1, 3, 0}, Strides: before}},
+	} {
+		args := args
+		refuse(t, op.Run(none, nil, nil, nil, nil, &args), attn.ErrInvalid, words)
+		refuse(t, op.Run(p.lengths(), p.q, p.k, p.v, p.out(), &args), attn.ErrInvalid, words)
+	}
+	layer, err := attn.NewLayer(op, 10, 7, 9)
+	must(t, err)
+	defer layer.Close()
+	refuse(t, layer.Project(attn.ProjectK, 0, 2, nil, nil, before), attn.ErrInvalid, "the offset of y is negative")
+}
+
 func TestExplain(t *testing.T) {
 	p := newProblem(2, 4, 2, 3, 5, 8, 6)
 	text, err := p.op(t).Explain(p.lengths(), p.q, p.k, p.v, p.out(), nil)

@@ -62,6 +62,9 @@ func checkPacked(name string, n int, extents ...int) error {
 
 // checkStrided is an error unless all that strides reach lies in a slice of n elements.
 func checkStrided(name string, n int, dims [4]int, at Strides) error {
+	if at.Offset < 0 { // of an empty tensor, too, whose address is asked for all the same
+		return invalid("the offset of %s is negative", name)
+	}
 	if total, err := count(dims[:]...); err != nil || total == 0 {
 		return err
 	}
