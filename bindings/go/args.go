@@ -34,7 +34,8 @@ type Scores struct {
 }
 
 // Args are the optional tensors of a run; the zero value has none. nil slices are not
-// set. C keeps nothing of it, so it may be changed, shared and used again at will.
+// set; an empty one is, and fits where no element is needed. C keeps nothing of it, so it
+// may be changed, shared and used again at will.
 type Args struct {
 	// Other strides than the packed ones; the last step is 1, those of out are positive.
 	StridesQ, StridesK, StridesV, StridesOut *Strides
@@ -106,6 +107,9 @@ func (a *Args) toC(n Lengths, heads int) (r C.attn_go_run_args, err error) {
 	if err = a.addMasks(&r); err != nil {
 		return r, err
 	}
+	if err = a.checkSmall(n, heads); err != nil {
+		return r, err
+	}
 	if err = a.addSmall(&r); err != nil {
 		return r, err
 	}
@@ -151,6 +155,27 @@ func (a *Args) addMasks(r *C.attn_go_run_args) error {
 		}
 		r.mask_add = (*C.float)(unsafe.Pointer(first))
 		r.add_dims, r.add_steps = four(a.MaskAdd.Dims), steps
+	}
+	return nil
+}
+
+// checkSmall is an error when an array that is set is empty and must not be: to C that
+// is "not set". It compares all other lengths itself.
+func (a *Args) checkSmall(n Lengths, heads int) error {
+	for _, s := range [...]struct {
+		name   string
+		empty  bool
+		needed int
+	}{
+		{"KeyBegin", a.KeyBegin != nil && len(a.KeyBegin) == 0, n.Batch},
+		{"KeyEnd", a.KeyEnd != nil && len(a.KeyEnd) == 0, n.Batch},
+		{"Positions", a.Positions != nil && len(a.Positions) == 0, n.Batch},
+		{"Alibi", a.Alibi != nil && len(a.Alibi) == 0, heads},
+		{"Sinks", a.Sinks != nil && len(a.Sinks) == 0, heads},
+	} {
+		if s.empty && s.needed > 0 {
+			return invalid("%s has 0 elements and needs %d", s.name, s.needed)
+		}
 	}
 	return nil
 }
@@ -207,6 +232,14 @@ func ids(s []int32) *C.int32_t {
 	return (*C.int32_t)(unsafe.Pointer(&s[0]))
 }
 
+// bytes is never nil: that would be "no workspace", and a run would allocate one.
+func bytes(s []byte) *C.uint8_t {
+	if len(s) == 0 {
+		return new(C.uint8_t)
+	}
+	return (*C.uint8_t)(unsafe.Pointer(&s[0]))
+}
+
 func (a *Args) addOutputs(r *C.attn_go_run_args, n Lengths, heads int) error {
 	all := a.Scores
 	if a.Weights != nil {
@@ -232,9 +265,8 @@ func (a *Args) addOutputs(r *C.attn_go_run_args, n Lengths, heads int) error {
 		}
 		r.lse = floats(a.LSE, 0)
 	}
-	if len(a.Workspace) > 0 {
-		r.workspace = (*C.uint8_t)(unsafe.Pointer(&a.Workspace[0]))
-		r.workspace_bytes = C.size_t(len(a.Workspace))
+	if a.Workspace != nil {
+		r.workspace, r.workspace_bytes = bytes(a.Workspace), C.size_t(len(a.Workspace))
 	}
 	return nil
 }

@@ -134,6 +134,32 @@ func TestNegativeOffsets(t *testing.T) {
 	refuse(t, layer.Project(attn.ProjectK, 0, 2, nil, nil, before), attn.ErrInvalid, "the offset of y is negative")
 }
 
+// An empty slice is not "not set": it fits no batch and no heads.
+func TestEmptySlicesAreSet(t *testing.T) {
+	p := newProblem(1, 4, 2, 3, 5, 8, 6)
+	op := p.op(t)
+	for words, args := range map[string]attn.Args{
+		"KeyBegin has 0 elements and needs 1":  {KeyBegin: []int64{}},
+		"KeyEnd has 0 elements and needs 1":    {KeyEnd: []int64{}},
+		"Positions has 0 elements and needs 1": {Positions: []int64{}},
+		"Alibi has 0 elements and needs 4":     {Alibi: []float32{}},
+		"Sinks has 0 elements and needs 4":     {Sinks: []float32{}},
+		"offsets have one element more":        {OffsetsK: []int64{}},
+		"SegmentsQ has 0 elements and needs 3": {SegmentsQ: []int32{}, SegmentsK: []int32{}},
+		"score output has 0 elements":          {Weights: []float32{}},
+		"LSE has 0 elements and needs 12":      {LSE: []float32{}},
+		"the workspace has 0 bytes":            {Workspace: []byte{}},
+	} {
+		args, out := args, p.out()
+		refuse(t, op.Run(p.lengths(), p.q, p.k, p.v, out, &args), attn.ErrInvalid, words)
+		if out[0] == out[0] {
+			t.Fatal("written in spite of an error")
+		}
+	}
+	args := attn.Args{KeyBegin: []int64{}, KeyEnd: []int64{}, Positions: []int64{}}
+	must(t, op.Run(attn.Lengths{Queries: 3, Keys: 5}, nil, nil, nil, nil, &args))
+}
+
 func TestExplain(t *testing.T) {
 	p := newProblem(2, 4, 2, 3, 5, 8, 6)
 	text, err := p.op(t).Explain(p.lengths(), p.q, p.k, p.v, p.out(), nil)
