@@ -72,6 +72,10 @@ struct Shapes {
     scores: [Option<Scores>; 4],
     lse: Option<usize>,
     segments: Option<(usize, usize)>,
+    key_range: Option<usize>,
+    positions: Option<usize>,
+    alibi: Option<usize>,
+    sinks: Option<usize>,
     packed_q: bool,
     packed_k: bool,
     workspace: bool,
@@ -79,7 +83,8 @@ struct Shapes {
 
 /// The optional tensors of runs: masks, ranges, biases, outputs beside `out`, workspace.
 ///
-/// Arrays of B or Hq elements are copied. Masks, segment ids, outputs and workspace are
+/// Arrays of B or Hq elements are copied; an empty one is set, too, and fits a batch of 0
+/// only. Masks, segment ids, outputs and workspace are
 /// borrowed for as long as the args are used, so the compiler keeps them alive and, for
 /// outputs, from being looked at too early:
 ///
@@ -230,7 +235,8 @@ impl<'a> Args<'a> {
     /// The keys of each item that exist, `begin[b] <= j < end[b]`, others are not attended
     /// to: lengths of right-padded items, or how far a cache is filled. `None`: 0 and Lk.
     pub fn set_key_range(&mut self, begin: Option<&[i64]>, end: Option<&[i64]>) -> Result<()> {
-        let batch = begin.or(end).map_or(0, <[i64]>::len);
+        let len = begin.or(end).map(<[i64]>::len);
+        let batch = len.unwrap_or(0);
         if end.map_or(batch, <[i64]>::len) != batch {
             return Err(Error::Invalid("begin and end have different lengths".into()));
         }
@@ -238,14 +244,18 @@ impl<'a> Args<'a> {
         // SAFETY: both have batch elements or are NULL; copied.
         check(unsafe {
             sys::attn_args_set_key_range(self.raw(), int(batch)?, pointer(begin), pointer(end))
-        })
+        })?;
+        self.shapes.key_range = len;
+        Ok(())
     }
 
     /// Where each item's query 0 stands on the key axis: the number of keys before it.
     pub fn set_positions(&mut self, positions: &[i64]) -> Result<()> {
         let (n, data) = (int(positions.len())?, positions.as_ptr());
         // SAFETY: n elements, copied.
-        check(unsafe { sys::attn_args_set_positions(self.raw(), n, data) })
+        check(unsafe { sys::attn_args_set_positions(self.raw(), n, data) })?;
+        self.shapes.positions = Some(positions.len());
+        Ok(())
     }
 
     /// ALiBi slopes, one a query head: adds `-slopes[h] * |i + off - j|` to the scores.
@@ -253,14 +263,18 @@ impl<'a> Args<'a> {
     pub fn set_alibi(&mut self, slopes: &[f32]) -> Result<()> {
         let (n, data) = (int(slopes.len())?, slopes.as_ptr());
         // SAFETY: n elements, copied.
-        check(unsafe { sys::attn_args_set_alibi(self.raw(), n, data) })
+        check(unsafe { sys::attn_args_set_alibi(self.raw(), n, data) })?;
+        self.shapes.alibi = Some(slopes.len());
+        Ok(())
     }
 
     /// Attention sinks: one more logit a query head, in the denominator only.
     pub fn set_sinks(&mut self, sinks: &[f32]) -> Result<()> {
         let (n, data) = (int(sinks.len())?, sinks.as_ptr());
         // SAFETY: n elements, copied.
-        check(unsafe { sys::attn_args_set_sinks(self.raw(), n, data) })
+        check(unsafe { sys::attn_args_set_sinks(self.raw(), n, data) })?;
+        self.shapes.sinks = Some(sinks.len());
+        Ok(())
     }
 
     /// Segment ids, (B, Lq) and (B, Lk), of packed sequences one a token: key j is visible
@@ -366,9 +380,26 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// That the borrowed arrays are as long as a run of these lengths takes them to be.
+    /// That no copied array is empty where it must not be: to C that is "not set". It compares
+    /// all other lengths itself.
+    fn check_copied(&self, n: Lengths, heads: usize) -> Result<()> {
+        for (name, len, needed) in [
+            ("the key range", self.shapes.key_range, n.batch),
+            ("the array of positions", self.shapes.positions, n.batch),
+            ("the array of ALiBi slopes", self.shapes.alibi, heads),
+            ("the array of sinks", self.shapes.sinks, heads),
+        ] {
+            if len == Some(0) {
+                check_packed(name, 0, &[needed])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// That the arrays are as long as a run of these lengths takes them to be.
     pub(crate) fn check(&self, n: Lengths, heads: usize) -> Result<()> {
         let (b_q, b_k) = (self.items(Slot::Q, n), self.items(Slot::K, n));
+        self.check_copied(n, heads)?;
         if let Some((q, k)) = self.shapes.segments {
             check_packed("the segment ids of queries", q, &[b_q, n.queries])?;
             check_packed("the segment ids of keys", k, &[b_k, n.keys])?;

@@ -99,6 +99,29 @@ fn shapes_that_do_not_fit() {
 }
 
 #[test]
+fn empty_arrays_are_not_unset_ones() {
+    let empty = |set: fn(&mut Args<'_>) -> attn::Result<()>, words: &str| {
+        assert_invalid(refused(|args| set(args).unwrap()), words);
+    };
+    empty(|args| args.set_key_range(Some(&[]), None), "the key range has 0 elements and needs 2");
+    empty(|args| args.set_key_range(None, Some(&[])), "the key range has 0");
+    empty(|args| args.set_key_range(Some(&[]), Some(&[])), "the key range has 0");
+    empty(|args| args.set_positions(&[]), "positions has 0 elements and needs 2");
+    empty(|args| args.set_alibi(&[]), "ALiBi slopes has 0 elements and needs 4");
+    empty(|args| args.set_sinks(&[]), "sinks has 0 elements and needs 4");
+    empty(|args| args.set_workspace(&mut []), "the workspace has 0 bytes");
+
+    let p = problem();
+    let mut args = Args::new().unwrap();
+    args.set_key_range(Some(&[]), Some(&[])).unwrap();
+    args.set_positions(&[]).unwrap();
+    p.op().run(Lengths::new(0, 3, 5), &[], &[], &[], &mut [], Some(&mut args)).unwrap();
+    args.set_key_range(None, None).unwrap();
+    args.set_positions(&[0, 0]).unwrap();
+    p.op().run(p.lengths(), &p.q, &p.k, &p.v, &mut p.out(), Some(&mut args)).unwrap();
+}
+
+#[test]
 fn what_setters_refuse() {
     let mask = [1u8; 14];
     let mut args = Args::new().unwrap();
