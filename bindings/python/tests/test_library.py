@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
 """The declarations against the header, how the library is found, and life in one process."""
 import concurrent.futures
+import copy
 import ctypes
 import gc
 import os
 import pathlib
+import pickle
 import re
 import subprocess
 import sys
@@ -82,6 +84,21 @@ def test_statuses_are_exceptions():
         assert "why" in str(raised.value)
     with pytest.raises(attn.BlasError, match="BLAS: "):
         attn._errors.check(-6)
+
+
+@pytest.mark.parametrize("status", [*attn._errors._CLASSES, -99])
+def test_exceptions_are_copied_and_pickled(status):
+    """As multiprocessing does with what a worker raises."""
+    with pytest.raises(attn.AttnError) as raised:
+        attn._errors.check(status, "why")
+    error = raised.value
+    error.note = ["a note"]
+    twins = [copy.copy(error), copy.deepcopy(error)]
+    twins += [pickle.loads(pickle.dumps(error, protocol))
+              for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
+    for twin in twins:
+        assert type(twin) is type(error) and twin.status == status
+        assert str(twin) == str(error) and twin.args == error.args and twin.note == error.note
 
 
 def test_version():

@@ -16,6 +16,11 @@ class AttnError(Exception):
         meaning = lib.attn_status_string(status).decode()
         super().__init__(f"{text} ({meaning})" if text else meaning)
         self.status = status
+        self._text = text
+
+    def __reduce__(self):
+        # Exception's own calls the class with the message that it holds.
+        return type(self), (self.status, self._text), self.__dict__
 
 
 class InvalidError(AttnError, ValueError):
