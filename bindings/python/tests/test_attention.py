@@ -167,6 +167,28 @@ def test_packed_sequences(draw, kind):
         agree(got[rows].swapaxes(0, 1)[None], wanted, tolerance)
 
 
+@pytest.mark.parametrize("seen, given, error", [
+    ({"causal": True}, {"causal": 1}, ValueError),
+    ({"causal": True}, {"causal": np.True_}, ValueError),
+    ({"causal": False}, {"causal": 0.0}, ValueError),
+    ({"window": (2, 1)}, {"window": (2.0, 1)}, TypeError),
+    ({"window": (2, 1)}, {"window": (2, 1 + 0j)}, TypeError),
+    ({"chunk": 2}, {"chunk": 2.0}, TypeError),
+    ({"softcap": 2.0}, {"softcap": 2 + 0j}, TypeError),
+    ({"threads": 1}, {"threads": 1.0}, TypeError)])
+@pytest.mark.parametrize("mask", [None, np.ones((6, 6), bool)])
+def test_what_is_refused_does_not_depend_on_earlier_calls(draw, seen, given, error, mask):
+    """Equal keys of a cache need not be equally right."""
+    q = draw(1, 2, 6, 8)
+    for first in ({}, seen):
+        attn.clear_cache()
+        attn.attention(q, q, q, mask=mask, **first)
+        with pytest.raises(error):
+            attn.attention(q, q, q, mask=mask, **given)
+        with pytest.raises(error):
+            attn.MultiHeadAttention(16, 2, **given)
+
+
 def test_causal_true_only_where_it_is_clear(draw):
     q, k = draw(1, 2, 5, 8), draw(1, 2, 7, 8)
     np.testing.assert_array_equal(attn.attention(q, q, q, causal=True),

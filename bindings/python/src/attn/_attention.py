@@ -11,7 +11,7 @@ from ._args import Args, borrowed_args
 from ._arrays import F32, Tensor, address, view
 from ._errors import check, text_of
 from ._lib import K, OUT, Q, V, lib
-from ._op import Rules, Sizes, axes, make_op, make_plan, pair
+from ._op import Rules, Sizes, axes, kept_op, make_plan, pair
 
 Numbers = Union[Tensor, Sequence[float]]
 Integers = Union[Tensor, Sequence[int]]
@@ -291,4 +291,4 @@ def blas_info() -> str:
 def clear_cache() -> None:
     """Free the operations that attention() keeps for the next calls, with their memory."""
     make_plan.cache_clear()
-    make_op.cache_clear()
+    kept_op.cache_clear()

@@ -54,11 +54,13 @@ def choice(table: dict, x, name: str) -> int:
 
 
 def pair(window) -> tuple[int, int] | None:
-    """A window as a tuple, which can be looked up."""
+    """A window as a tuple of int, which can be looked up; not of floats that equal them."""
     if window is None:
         return None
     left, right = window
-    return left, right
+    if type(left) is type(right) is int:
+        return left, right
+    return integer(left, "window"), integer(right, "window")
 
 
 class Rules(NamedTuple):
@@ -74,32 +76,40 @@ class Rules(NamedTuple):
     threads: int = 0
 
 
-@functools.lru_cache(maxsize=64)
 def make_op(heads: int, kv_heads: int, head_dim: int, value_dim: int, rules: Rules) -> Handle:
     """An attn_op with these sizes and rules; causal is True only where the alignments agree."""
-    sizes = [integer(n, name) for n, name in
-             ((heads, "heads"), (kv_heads, "kv heads"), (head_dim, "head size"),
-              (value_dim, "value size"))]
+    sizes = tuple(integer(n, name) for n, name in
+                  ((heads, "heads"), (kv_heads, "kv heads"), (head_dim, "head size"),
+                   (value_dim, "value size")))
     if kv_heads > 0 and heads % kv_heads != 0:
         raise ValueError(f"{heads} query heads are not a multiple of {kv_heads} key/value heads")
-    op = Handle(lib.attn_op_create, lib.attn_op_destroy, *sizes)
+    return kept_op(sizes, settings(rules))
 
-    def put(name, *values):
-        check(getattr(lib, "attn_op_set_" + name)(op, *values),
-              f"{name} = {values[0] if len(values) == 1 else values}")
 
+def settings(rules: Rules) -> tuple[tuple, ...]:
+    """(name, values...) of the setters of an attn_op, each value checked and of one type.
+
+    Only then they may be looked up: True, 1 and 1.0 are one key, but not one rule.
+    """
     causal = "top_left" if rules.causal is True else rules.causal
-    put("causal", choice(CAUSAL, causal, "causal"))
-    put("layout", choice(LAYOUT, rules.layout, "layout"))
-    put("engine", choice(ENGINE, rules.engine, "engine"))
+    result = [("causal", choice(CAUSAL, causal, "causal")),
+              ("layout", choice(LAYOUT, rules.layout, "layout")),
+              ("engine", choice(ENGINE, rules.engine, "engine"))]
     if rules.scale is not None:
-        put("scale", float(rules.scale))
+        result.append(("scale", float(rules.scale)))
     if rules.window is not None:
-        left, right = rules.window
-        put("window", integer(left, "window"), integer(right, "window"))
-    put("chunk", integer(rules.chunk, "chunk"))
-    put("softcap", float(rules.softcap))
-    put("threads", integer(rules.threads, "threads", 32))
+        result.append(("window", *(integer(n, "window") for n in rules.window)))
+    return (*result, ("chunk", integer(rules.chunk, "chunk")), ("softcap", float(rules.softcap)),
+            ("threads", integer(rules.threads, "threads", 32)))
+
+
+@functools.lru_cache(maxsize=64)
+def kept_op(sizes: tuple, setters: tuple) -> Handle:
+    """An attn_op, kept for the next caller."""
+    op = Handle(lib.attn_op_create, lib.attn_op_destroy, *sizes)
+    for name, *values in setters:
+        check(getattr(lib, "attn_op_set_" + name)(op, *values),
+              f"{name} = {values[0] if len(values) == 1 else tuple(values)}")
     return op
 
 
@@ -161,7 +171,9 @@ class Plan(NamedTuple):
     sizes: Sizes
 
 
-@functools.lru_cache(maxsize=256)
+# typed: 1 and True are one key otherwise, and what is wrong as the first would be right once the
+# second was seen.
+@functools.lru_cache(maxsize=256, typed=True)
 def make_plan(q: tuple, k: tuple, v: tuple, causal, scale, window, chunk, softcap, layout, engine,
               threads, n_q=None, n_k=None, aligned=None) -> Plan:
     """From the shapes of q, k and v.
