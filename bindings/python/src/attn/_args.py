@@ -9,7 +9,7 @@ import numpy as np
 from . import _arrays
 from ._arrays import BOOL, F32, address, as_array, four
 from ._errors import check
-from ._lib import I32, I64, MEAN_HEADS, STAGE, lib
+from ._lib import I64, MEAN_HEADS, STAGE, lib
 from ._op import Handle, Sizes, choice
 
 
@@ -87,8 +87,8 @@ class Args:
         self._put("segments", *addresses)
 
     def offsets(self, side: str, offsets: np.ndarray) -> None:
-        kind = I32 if offsets.dtype == np.int32 else I64
-        self._put("offsets_" + side, address(offsets), kind, len(offsets) - 1)
+        """Of packed sequences, int64: what offsets_of() gives."""
+        self._put("offsets_" + side, address(offsets), I64, len(offsets) - 1)
 
     def scores(self, stage: str, sizes: Sizes, mean: bool = False) -> np.ndarray:
         """Asks for the scores at a stage; returns where they will be."""
