@@ -70,6 +70,7 @@ static bool run_once(void *handle)
     enum { HEADS = 4, L = 150, D = 64 };
     static float x[HEADS * L * D], out[HEADS * L * D];
     attn_op *op;
+    void (*destroy)(attn_op *);
     attn_status (*create)(attn_op **, int64_t, int64_t, int64_t, int64_t);
     attn_status (*set_threads)(attn_op *, int32_t);
     attn_status (*run)(const attn_op *, int64_t, int64_t, int64_t, const float *, const float *,
@@ -77,9 +78,12 @@ static bool run_once(void *handle)
     look_up(handle, "attn_op_create", &create);
     look_up(handle, "attn_op_set_threads", &set_threads);
     look_up(handle, "attn_run", &run);
+    look_up(handle, "attn_op_destroy", &destroy);
     for (int i = 0; i < HEADS * L * D; i++) x[i] = (float)(i % 101) / 101 - 0.5f;
-    return create(&op, HEADS, HEADS, D, D) == ATTN_OK && set_threads(op, 2) == ATTN_OK &&
-           run(op, 1, L, L, x, x, x, out) == ATTN_OK;
+    if (create(&op, HEADS, HEADS, D, D) != ATTN_OK) return false;
+    bool ran = set_threads(op, 2) == ATTN_OK && run(op, 1, L, L, x, x, x, out) == ATTN_OK;
+    destroy(op);
+    return ran;
 }
 
 static struct at_load look_at_load(const char *library)
