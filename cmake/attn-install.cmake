@@ -32,12 +32,15 @@ endif()
 if(TARGET attn-bench)
     install(TARGETS attn-bench
         RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT attn_Tools)
-    # Where both shells look by themselves.
+    # Where both shells look by themselves; Debian's zsh looks elsewhere for what packages bring.
+    set(ATTN_ZSH_DIR "${CMAKE_INSTALL_DATADIR}/zsh/site-functions" CACHE STRING
+        "Where zsh finds completions, below the prefix")
+    mark_as_advanced(ATTN_ZSH_DIR)
     install(FILES "${PROJECT_SOURCE_DIR}/bench/completion/attn-bench.bash"
         DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" RENAME attn-bench
         COMPONENT attn_Tools)
     install(FILES "${PROJECT_SOURCE_DIR}/bench/completion/_attn-bench"
-        DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/site-functions" COMPONENT attn_Tools)
+        DESTINATION "${ATTN_ZSH_DIR}" COMPONENT attn_Tools)
 endif()
 
 # find_package(attn)

@@ -3,6 +3,14 @@
 # attn-install.cmake. Configured by the preset deb; the target is package. What Debian wants
 # beyond the installed files is done by deb-stage.sh.
 
+foreach(tool IN ITEMS dpkg-architecture dpkg-shlibdeps objdump)
+    find_program(ATTN_${tool} ${tool})
+    mark_as_advanced(ATTN_${tool})
+    if(NOT ATTN_${tool})
+        message(FATAL_ERROR "Debian packages need ${tool}: install dpkg-dev and binutils")
+    endif()
+endforeach()
+
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME libattn)
 set(CPACK_PACKAGE_DIRECTORY "${PROJECT_BINARY_DIR}/packages")

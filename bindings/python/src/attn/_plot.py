@@ -19,7 +19,7 @@ def plot_weights(A: _arrays.Tensor, tokens: Sequence[str],
     ax          matplotlib axes to draw into; default: a new figure
 
     Returns the axes; `plot_weights(...).figure.savefig("weights.svg")` saves. Needs matplotlib:
-    pip install "libattn[plot]". Raises ValueError where the names do not fit.
+    pip install matplotlib. Raises ValueError where the names do not fit.
     """
     weights = _arrays.as_array(A, "A")
     keys = tokens if key_tokens is None else key_tokens
@@ -30,7 +30,7 @@ def plot_weights(A: _arrays.Tensor, tokens: Sequence[str],
         try:
             import matplotlib.pyplot as plt
         except ImportError as error:
-            raise ImportError('plot_weights() needs matplotlib: pip install "libattn[plot]"') \
+            raise ImportError('plot_weights() needs matplotlib: pip install matplotlib') \
                 from error
         size = [max(3.0, 1.8 + 0.36 * len(names)) for names in (keys, tokens)]
         _, ax = plt.subplots(figsize=size, layout="constrained")
