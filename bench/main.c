@@ -265,11 +265,12 @@ static void probe_memory(struct session *s)
     terminal_clear();
 }
 
-/* The plot's file, too: that it cannot be written is to be known before an hour of measuring. */
+/* The plot's file, too: that it cannot be written is to be known before an hour of measuring. A
+   plot that is there stays until there is another. */
 static bool open_reports(struct session *s)
 {
     const struct options *o = &s->options;
-    if (o->plot && !(s->plot = fopen(o->plot, "w"))) {
+    if (o->plot && !(s->plot = fopen(o->plot, "a"))) {
         complain("--plot: %s: %s", o->plot, strerror(errno));
         return false;
     }
@@ -286,7 +287,8 @@ static int close_reports(struct session *s, int result)
     bool written = !s->out || report_close(s->out);
     if (s->err) report_close(s->err);
     if (s->plot) {
-        bool drawn = plot_write(s->plot, s->records, s->plan.n_configs);
+        bool drawn =
+            result == RESULT_ENVIRONMENT || plot_write(s->plot, s->records, s->plan.n_configs);
         written = fclose(s->plot) == 0 && drawn && written;
     }
     if (written) return result;

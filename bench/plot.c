@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* See plot.h: the drawing. What is drawn is decided in plot_panel.c. */
+#define _POSIX_C_SOURCE 200809L
 #include "plot.h"
 
 #include "plot_panel.h"
 #include "svg.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { WIDTH = 900, MARGIN = 20, HEAD = 92, ROW = 18, TITLES = 44, LINES_HIGH = 300 };
 enum { LINES_TICKS = 48, BARS_TICKS = 30, LETTERS = 138 };
@@ -329,6 +332,9 @@ static void draw_head(FILE *f, const struct record *r)
     }
 }
 
+/* A pipe or a terminal (EINVAL) holds nothing. */
+static bool empty(FILE *file) { return ftruncate(fileno(file), 0) == 0 || errno == EINVAL; }
+
 bool plot_write(FILE *file, const struct record *records, size_t n)
 {
     struct panel panels[UNIT_COUNT] = {{.n = 0}};
@@ -339,6 +345,7 @@ bool plot_write(FILE *file, const struct record *records, size_t n)
         ok = panel_make(&panels[u], u, records, n);
         height += ok ? panel_height(&panels[u]) : 0;
     }
+    ok = ok && empty(file);
     if (ok) {
         svg_begin(file, WIDTH, height, "attn-bench", records[0].command);
         draw_head(file, &records[0]);

@@ -6,6 +6,7 @@
 #include "report.h"
 
 /* An SVG with a panel for each unit: GF/s, GB/s (decoding), ns a score (the softmax alone).
+   In place of what the file, opened for appending, holds.
    False when it cannot be written, or there is no memory. */
 bool plot_write(FILE *file, const struct record *records, size_t n);
 

@@ -391,6 +391,12 @@ if [ -n "$wrong" ]; then
 import json, sys
 assert json.load(open(sys.argv[1] + "/out")) == []
 END
+    echo old >"$tmp/plot.svg"
+    preload status-late 3 --plot "$tmp/plot.svg" && [ "$(cat "$tmp/plot.svg")" = old ]
+    check "a run that fails leaves the plot that was there" $?
+    preload none 0 --plot "$tmp/plot.svg" && ! grep -q old "$tmp/plot.svg" &&
+        grep -q '</svg>' "$tmp/plot.svg"
+    check "a run that does not replaces it" $?
     preload blas 3; check "BLAS unusable" $?
 else
     skip "a library that errs" "not built"
