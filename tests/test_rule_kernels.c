@@ -149,7 +149,7 @@ static void test_sights(void **state)
                 int64_t count = 0;
                 for (int64_t i = 0; i < n; i++) {
                     bool keeps = (i == at) != (keep == 1);
-                    mask[i] = keeps ? (uint8_t)(1u << (i + n) % 8) : 0;
+                    mask[i] = (uint8_t)(keeps ? 1u << (i + n) % 8 : 0u);
                     ids[i] = keeps ? INT32_MIN : (int32_t)i;
                     count += keeps;
                 }
