@@ -156,7 +156,7 @@ void attn_i_apply_to_panel(const struct block *blk, const struct panel_span *p,
     if (attn_i_query_scale(job->op) != job->op->scale)
         job->op->kernels->scale_row(n, t->s, job->op->scale);
     attn_i_cap_row(job->op, n, t->s);
-    lanes_of_queries(blk, p, kv);
+    if (args->slopes || args->segments_q) lanes_of_queries(blk, p, kv);
     if (t->all.lo > 0 || t->all.hi < kv->count) attn_i_panel_keys(blk, p, kv, t);
     if (args->slopes) {
         r.slopes = blk->scratch->slopes;
