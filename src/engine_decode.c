@@ -43,14 +43,13 @@ static struct strip head_strip(const struct block *blk, const struct kv_tile *kv
 /* What the rows of all heads see together; for each of them SOME is then right, too. */
 static enum sight tile_sight(const struct block *blk, const struct kv_tile *kv)
 {
-    bool all = true, none = true;
-    for (int64_t g = 0; g < blk->heads && (all || none); g++) {
+    enum sight both = SEES_SOME;
+    for (int64_t g = 0; g < blk->heads && (g == 0 || both != SEES_SOME); g++) {
         struct strip t = head_strip(blk, kv, g, SEES_SOME);
         enum sight sight = attn_i_strip_sight(blk->job, &blk->item, &t);
-        all = all && sight == SEES_ALL;
-        none = none && sight == SEES_NONE;
+        both = g == 0 ? sight : sight_of_both(both, sight);
     }
-    return none ? SEES_NONE : all ? SEES_ALL : SEES_SOME;
+    return both;
 }
 
 /* The weighted values of a tile, added to the rows. */

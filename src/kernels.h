@@ -13,6 +13,12 @@
 /* Which of some keys are seen; of two rules, the lesser is a correct answer. */
 enum sight { SEES_NONE, SEES_SOME, SEES_ALL };
 
+/* What two sets of rows see together. */
+static inline enum sight sight_of_both(enum sight a, enum sight b)
+{
+    return a == b ? a : SEES_SOME;
+}
+
 /* A tile of scores and the running statistics of its rows: kernels->softmax_rows. */
 struct softmax_rows {
     int64_t rows, cols;

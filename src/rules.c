@@ -165,13 +165,10 @@ enum sight attn_i_strip_sight(const struct job *job, const struct item *it, cons
     bool all = attn_i_row_span(job, it, t->i0 + t->rows - 1).lo <= t->j0 &&
                attn_i_row_span(job, it, t->i0).hi >= t->j0 + t->cols && !args->mask_add.data;
     if (!args->mask_bool.data && !args->segments_q) return all ? SEES_ALL : SEES_SOME;
-    bool none = true;
-    for (int64_t r = 0; r < t->rows && (all || none); r++) {
-        enum sight sight = row_sight(job, it, t, r);
-        all = all && sight == SEES_ALL;
-        none = none && sight == SEES_NONE;
-    }
-    return none ? SEES_NONE : all ? SEES_ALL : SEES_SOME;
+    enum sight both = row_sight(job, it, t, 0);
+    for (int64_t r = 1; r < t->rows && both != SEES_SOME; r++)
+        both = sight_of_both(both, row_sight(job, it, t, r));
+    return both;
 }
 
 /* ------------------------------------------------------------- applying */

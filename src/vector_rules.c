@@ -52,15 +52,14 @@ bool attn_i_has_rules(const struct job *job)
 enum sight attn_i_panel_sight(const struct block *blk, const struct panel_span *p,
                               const struct kv_tile *kv)
 {
-    bool all = true, none = true;
-    for (int64_t r = 0; r < p->rows && (all || none);) {
+    enum sight both = SEES_SOME;
+    for (int64_t r = 0; r < p->rows && (r == 0 || both != SEES_SOME);) {
         struct strip t = attn_i_head_strip(blk, p, kv, r);
         enum sight sight = attn_i_strip_sight(blk->job, &blk->item, &t);
-        all = all && sight == SEES_ALL;
-        none = none && sight == SEES_NONE;
+        both = r == 0 ? sight : sight_of_both(both, sight);
         r += t.rows;
     }
-    return none ? SEES_NONE : all ? SEES_ALL : SEES_SOME;
+    return both;
 }
 
 void attn_i_panel_keys(const struct block *blk, const struct panel_span *p,
