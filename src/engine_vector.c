@@ -32,7 +32,7 @@ static struct panel_span first_panel(const struct block *blk)
 {
     const struct kernels *kn = blk->job->op->kernels;
     int64_t vectors = ceil_div(block_rows(blk), kn->width);
-    return panel_at(blk, 0, ceil_div(vectors, blk->cut->panel_vectors), 0);
+    return panel_at(blk, 0, ceil_div(vectors, PANEL_VECTORS), 0);
 }
 
 /* After the last, n is count. */
@@ -60,6 +60,9 @@ static struct kv_tile cut_tile(const struct kv_tile *tile, struct span keys)
     kv.count = keys.hi - keys.lo;
     return kv;
 }
+
+/* Keys of a panel's vectors end at a multiple of this: whole register tiles. */
+#define ENDS_UNIT 8
 
 /* ----------------------------------------------------------------- tiles */
 
@@ -96,12 +99,31 @@ static struct panel panel_state(const struct block *blk, const struct panel_span
     return t;
 }
 
+/* Under a causal rule, the later vectors of a panel see more keys than the earlier ones. What
+   rules are applied to is there for all. */
+static void panel_ends(const struct block *blk, const struct panel_span *p,
+                       const struct kv_tile *kv, struct panel *t)
+{
+    bool rules = attn_i_has_rules(blk->job);
+    int64_t W = blk->job->op->kernels->width, end = 0;
+    for (int32_t j = 0; j < t->vectors; j++) {
+        struct panel_span first = *p;
+        first.rows = min64((j + 1) * W, p->rows);
+        int64_t last = panel_queries(blk, &first).hi - 1;
+        int64_t hi = attn_i_row_span(blk->job, &blk->item, last).hi - kv->j0;
+        if (rules || j + 1 == t->vectors) hi = kv->count;
+        end = min64(max64(end, round_up(hi, ENDS_UNIT)), kv->count);
+        t->ends[j] = end;
+    }
+}
+
 /* From scores to weights. Intervals alone are hidden as the scores are made. */
 static void panel_weights(const struct block *blk, const struct panel_span *p,
                           const struct kv_tile *kv, struct panel *t, enum sight sight)
 {
     const struct kernels *kn = blk->job->op->kernels;
     bool rules = attn_i_has_rules(blk->job);
+    panel_ends(blk, p, kv, t);
     if (!rules && sight != SEES_ALL) attn_i_panel_keys(blk, p, kv, t);
     kn->panel_scores(t);
     if (rules) attn_i_apply_to_panel(blk, p, kv, t, sight);

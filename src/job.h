@@ -88,14 +88,13 @@ void attn_i_apply_rules(const struct job *job, const struct item *it, const stru
 
 /* How the queries and keys of an item are cut. */
 struct cut {
-    int32_t path;          /* PATH_TILES, PATH_TILES_NT, PATH_VECTOR or PATH_DECODE */
-    int64_t strip_rows;    /* queries in a strip, at most */
-    int64_t strip_unit;    /* its queries are a multiple of this where there is a choice */
-    int64_t panel_vectors; /* of the vector engine: vectors in a panel, at most */
-    int64_t tile_keys;     /* keys in a tile; tiles are counted from an item's first key */
-    int64_t block_strips;  /* strips in one unit of work */
-    int64_t part_keys;     /* keys in one part, a multiple of tile_keys */
-    int64_t n_parts;       /* parts of a unit, merged in order */
+    int32_t path;         /* PATH_TILES, PATH_TILES_NT, PATH_VECTOR or PATH_DECODE */
+    int64_t strip_rows;   /* queries in a strip, at most */
+    int64_t strip_unit;   /* its queries are a multiple of this where there is a choice */
+    int64_t tile_keys;    /* keys in a tile; tiles are counted from an item's first key */
+    int64_t block_strips; /* strips in one unit of work */
+    int64_t part_keys;    /* keys in one part, a multiple of tile_keys */
+    int64_t n_parts;      /* parts of a unit, merged in order */
 };
 
 struct plan {
@@ -118,7 +117,7 @@ int64_t attn_i_item_blocks(const struct job *job, const struct plan *plan, int64
 /* Queries in a full panel of the vector engine. */
 static inline int64_t panel_lanes(const attn_op *op)
 {
-    return (int64_t)op->kernels->width * op->kernels->panel_vectors;
+    return (int64_t)op->kernels->width * PANEL_VECTORS;
 }
 
 /* Keys in a strip of the vector engine: its rows, and the lanes they came from, stay in L1. */

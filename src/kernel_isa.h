@@ -5,13 +5,6 @@
 
 #include "kernels.h"
 
-/* The most vectors of queries in a panel: see panel.c. */
-#ifdef __AVX512F__
-#define PANEL_VECTORS 2
-#else
-#define PANEL_VECTORS 3
-#endif
-
 /* Kernel names carry the ISA: attn_i_softmax_rows_avx2. */
 #define KERNEL_NAME_(name, isa) attn_i_##name##_##isa
 #define KERNEL_NAME(name, isa) KERNEL_NAME_(name, isa)

@@ -35,7 +35,6 @@ const struct kernels KERNEL(table) = {
     .add_bias = KERNEL(add_bias),
     .dot_rows = KERNEL(dot_rows),
     .add_rows = KERNEL(add_rows),
-    .panel_vectors = PANEL_VECTORS,
     .panel_in = KERNEL(panel_in),
     .panel_out = KERNEL(panel_out),
     .panel_scores = KERNEL(panel_scores),

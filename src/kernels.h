@@ -49,16 +49,20 @@ struct ahead {
     int64_t ld, size;
 };
 
+/* The most vectors of queries in a panel. */
+#define PANEL_VECTORS 3
+
 /* A panel of queries against a tile of keys: kernels->panel_*. A query is a lane; arrays of lanes
    have vectors * width of them, and are aligned to 64. */
 struct panel {
-    int32_t vectors; /* 1 to kernels->panel_vectors */
+    int32_t vectors; /* 1 to PANEL_VECTORS */
     int64_t keys, Dk, Dv;
     const float *k, *v; /* [keys][ldk], [keys][ldv] */
     int64_t ldk, ldv;
-    const float *q;         /* [Dk][lanes], scaled */
-    float *s;               /* [keys][lanes]: scores, then exp(s - max) */
-    const int32_t *lo, *hi; /* [lanes]: sees keys [lo, hi) of the tile; NULL: all see all */
+    const float *q;              /* [Dk][lanes], scaled */
+    float *s;                    /* [keys][lanes]: scores, then exp(s - max) */
+    int64_t ends[PANEL_VECTORS]; /* no lane of vectors 0 to j sees a key from ends[j] on */
+    const int32_t *lo, *hi;      /* [lanes]: sees keys [lo, hi) of the tile; NULL: all see all */
     struct {
         int64_t lo, hi;
     } all;        /* keys that every lane sees */
@@ -121,7 +125,6 @@ struct kernels {
                      float *y, int64_t ldy); /* y = x + bias; bias may be NULL */
     void (*dot_rows)(const struct few_rows *t);
     void (*add_rows)(const struct few_rows *t);
-    int32_t panel_vectors;
     /* y[d][r] = scale * x[r][d] for the lanes r of so many vectors; those past the last row repeat
        it. And x[r][d] = y[d][r] * factor[r], or 0, for rows only. */
     void (*panel_in)(int64_t rows, int32_t vectors, int64_t D, const float *const *x, float scale,

@@ -25,39 +25,42 @@
 
 typedef vf tile[TILE_ROWS][PANEL_VECTORS];
 
-/* c[i] += sum_k a[i * row + k * step] b[k], mr rows, nv vectors */
-INLINE void multiply(int mr, int nv, tile c, int64_t n, const float *a, int64_t row, int64_t step,
-                     const float *b)
+/* c[i] += sum_k a[i * row + k * step] b[k], mr rows, vectors j0 to nv of the panel's nv */
+INLINE void multiply(int mr, int j0, int nv, tile c, int64_t n, const float *a, int64_t row,
+                     int64_t step, const float *b)
 {
     for (int64_t k = 0; k < n; k++, a += step, b += nv * W) {
         vf y[PANEL_VECTORS];
-        UNROLL for (int j = 0; j < nv; j++) y[j] = load(b + j * W);
+        UNROLL for (int j = j0; j < nv; j++) y[j] = load(b + j * W);
         UNROLL for (int i = 0; i < mr; i++)
         {
-            UNROLL for (int j = 0; j < nv; j++) c[i][j] += y[j] * a[i * row];
+            UNROLL for (int j = j0; j < nv; j++) c[i][j] += y[j] * a[i * row];
         }
     }
 }
 
-/* Calls step(mr, i) for the rows of n: whole tiles, then smaller ones. */
-#define FOR_TILES(n, step)                                                  \
-    do {                                                                    \
-        int64_t i_ = 0;                                                     \
-        for (; i_ + TILE_ROWS <= (n); i_ += TILE_ROWS) step(TILE_ROWS, i_); \
-        for (; i_ + 2 <= (n); i_ += 2) step(2, i_);                         \
-        if (i_ < (n)) step(1, i_);                                          \
+/* Calls step(mr, i) for the rows [from, to): whole tiles, then smaller ones. */
+#define FOR_TILES(from, to, step)                                            \
+    do {                                                                     \
+        int64_t i_ = (from);                                                 \
+        for (; i_ + TILE_ROWS <= (to); i_ += TILE_ROWS) step(TILE_ROWS, i_); \
+        for (; i_ + 2 <= (to); i_ += 2) step(2, i_);                         \
+        if (i_ < (to)) step(1, i_);                                          \
+    } while (0)
+
+/* Calls step(j, from, to): the keys [from, to) that concern vectors j to nv only. */
+#define FOR_ENDS(nv, t, step)                              \
+    do {                                                   \
+        step(0, 0, (t)->ends[0]);                          \
+        if ((nv) > 1) step(1, (t)->ends[0], (t)->ends[1]); \
+        if ((nv) > 2) step(2, (t)->ends[1], (t)->ends[2]); \
     } while (0)
 
 /* Calls function(nv, ...) with the number of vectors of the panel as a constant. */
-#if PANEL_VECTORS == 2
-#define FOR_VECTORS(nv, function, ...) \
-    ((nv) == 2 ? function(2, __VA_ARGS__) : function(1, __VA_ARGS__))
-#else
 #define FOR_VECTORS(nv, function, ...)      \
     ((nv) == 3   ? function(3, __VA_ARGS__) \
      : (nv) == 2 ? function(2, __VA_ARGS__) \
                  : function(1, __VA_ARGS__))
-#endif
 
 /* -inf where lane's query does not see key i of the tile */
 INLINE vf hide_unseen(const struct panel *t, int64_t i, int j, vf s)
@@ -74,15 +77,15 @@ INLINE void fetch_rows(const struct ahead *next, int64_t from, int64_t to)
 
 /* ---------------------------------------------------------------- scores */
 
-INLINE void score_tile(int mr, int nv, const struct panel *t, int64_t i, vf *top)
+INLINE void score_tile(int mr, int j0, int nv, const struct panel *t, int64_t i, vf *top)
 {
     tile c = {{{0}}};
     fetch_rows(&t->ahead_v, i, i + mr);
-    multiply(mr, nv, c, t->Dk, t->k + i * t->ldk, t->ldk, 1, t->q);
+    multiply(mr, j0, nv, c, t->Dk, t->k + i * t->ldk, t->ldk, 1, t->q);
     bool all = !t->lo || (i >= t->all.lo && i + mr <= t->all.hi);
     UNROLL for (int r = 0; r < mr; r++)
     {
-        UNROLL for (int j = 0; j < nv; j++)
+        UNROLL for (int j = j0; j < nv; j++)
         {
             vf s = all ? c[r][j] : hide_unseen(t, i + r, j, c[r][j]);
             top[j] = vmax(s, top[j]);
@@ -91,13 +94,21 @@ INLINE void score_tile(int mr, int nv, const struct panel *t, int64_t i, vf *top
     }
 }
 
+INLINE void scores_of_keys(int j0, int nv, const struct panel *t, int64_t from, int64_t to,
+                           vf *top)
+{
+#define STEP(mr, i) score_tile(mr, j0, nv, t, i, top)
+    FOR_TILES(from, to, STEP);
+#undef STEP
+}
+
 INLINE void scores(int nv, const struct panel *t)
 {
     vf top[PANEL_VECTORS];
     UNROLL for (int j = 0; j < nv; j++) top[j] = splat(-INFINITY);
-#define STEP(mr, i) score_tile(mr, nv, t, i, top)
-    FOR_TILES(t->keys, STEP);
-#undef STEP
+#define KEYS(j0, from, to) scores_of_keys(j0, nv, t, from, to, top)
+    FOR_ENDS(nv, t, KEYS);
+#undef KEYS
     UNROLL for (int j = 0; j < nv; j++) store(t->top + j * W, top[j]);
 }
 
@@ -186,13 +197,26 @@ void KERNEL(panel_bias)(int32_t vectors, const struct mask_rows *m, int64_t from
 /* --------------------------------------------------------------- softmax */
 
 /* One key's scores into exp(s - base), and to their sums. */
-INLINE void exp_of_key(int nv, float *s, const vf *base, vf *sum)
+INLINE void exp_of_key(int j0, int nv, float *s, const vf *base, vf *sum)
 {
     vf e[PANEL_VECTORS];
-    UNROLL for (int j = 0; j < nv; j++) e[j] = load(s + j * W) - base[j];
-    vexps(e, nv);
-    UNROLL for (int j = 0; j < nv; j++) store(s + j * W, e[j]);
-    UNROLL for (int j = 0; j < nv; j++) sum[j] += e[j];
+    UNROLL for (int j = j0; j < nv; j++) e[j] = load(s + j * W) - base[j];
+    vexps(e + j0, nv - j0);
+    UNROLL for (int j = j0; j < nv; j++) store(s + j * W, e[j]);
+    UNROLL for (int j = j0; j < nv; j++) sum[j] += e[j];
+}
+
+/* from is even: the key says which of the two sums it goes to. */
+INLINE void exp_of_keys(int j0, int nv, const struct panel *t, int64_t from, int64_t to,
+                        const vf *base, vf sum[2][PANEL_VECTORS])
+{
+    float *s = t->s + from * nv * W;
+    int64_t i = from;
+    for (; i + 2 <= to; i += 2, s += 2 * nv * W) {
+        exp_of_key(j0, nv, s, base, sum[0]);
+        exp_of_key(j0, nv, s + nv * W, base, sum[1]);
+    }
+    if (i < to) exp_of_key(j0, nv, s, base, sum[0]);
 }
 
 /*
@@ -215,13 +239,9 @@ INLINE void softmax(int nv, const struct panel *t)
         store(t->m + j * W, new);
         sum[0][j] = sum[1][j] = splat(0.0f);
     }
-    float *s = t->s;
-    int64_t i = 0;
-    for (; i + 2 <= t->keys; i += 2, s += 2 * nv * W) {
-        exp_of_key(nv, s, base, sum[0]);
-        exp_of_key(nv, s + nv * W, base, sum[1]);
-    }
-    if (i < t->keys) exp_of_key(nv, s, base, sum[0]);
+#define KEYS(j0, from, to) exp_of_keys(j0, nv, t, from, to, base, sum)
+    FOR_ENDS(nv, t, KEYS);
+#undef KEYS
     UNROLL for (int j = 0; j < nv; j++)
         store(t->l + j * W, load(t->l + j * W) + (sum[0][j] + sum[1][j]));
 }
@@ -234,7 +254,11 @@ INLINE void value_tile(int mr, int nv, const struct panel *t, int64_t d)
 {
     tile c = {{{0}}};
     fetch_rows(&t->ahead_k, t->keys * d / t->Dv, t->keys * (d + mr) / t->Dv);
-    multiply(mr, nv, c, t->keys, t->v + d, 1, t->ldv, t->s);
+#define KEYS(j0, from, to)                                                      \
+    multiply(mr, j0, nv, c, (to) - (from), t->v + d + (from)*t->ldv, 1, t->ldv, \
+             t->s + (from)*nv * W)
+    FOR_ENDS(nv, t, KEYS);
+#undef KEYS
     UNROLL for (int r = 0; r < mr; r++)
     {
         UNROLL for (int j = 0; j < nv; j++)
@@ -248,7 +272,7 @@ INLINE void value_tile(int mr, int nv, const struct panel *t, int64_t d)
 INLINE void values(int nv, const struct panel *t)
 {
 #define STEP(mr, d) value_tile(mr, nv, t, d)
-    FOR_TILES(t->Dv, STEP);
+    FOR_TILES(0, t->Dv, STEP);
 #undef STEP
 }
 

@@ -35,20 +35,13 @@
 #define STRIP_ROWS_NT_CAUSAL 96
 #define TILE_KEYS_NT_CAUSAL 384
 /* The vector engine: the panels of a block share a key tile (8 for 4: x1.02 at D 64, x1.05 at D
-   128; fewer where there are few tasks) and stay in L2; one panel of queries and its scores stay
-   in L1 (64 to 256 keys measured: flat within 2 % around it; Zen 4). */
+   128; fewer where there are few tasks; 4 to 16 are equal on Emerald Rapids) and stay in L2. Keys:
+   64 to 256 are flat within 2 % around it with two vectors in a panel (Zen 4), and with three; 192
+   against 106, which is no multiple of a register tile, x1.02 to 1.03 (Emerald Rapids). */
 #define VECTOR_PANELS 8
 #define VECTOR_PANELS_MIN 4
 #define VECTOR_FLOATS (64 * 1024)
-#define VECTOR_L1_FLOATS (8 * 1024)
 #define VECTOR_KEYS 192
-#define VECTOR_KEYS_MIN 96
-/* With AVX-512 a panel of one vector is as fast as one of two, and passes over less of the
-   diagonal of a causal rule: 12 x 128 x 64 x1.08, 256 x1.05, 384 x1.03, 1024 x1.015. Dense, it is
-   better from heads of 128 on (32/8 x 512 x 128 x1.018, 4 x 1024 x 128 x1.008; D 64 x1.00, 16 x
-   49 x 32 x0.95). With AVX2, where 8 sums are too few, x0.93 to 0.83 (Zen 4). */
-#define ONE_VECTOR_WIDTH 16
-#define ONE_VECTOR_SIZE 256 /* Dk + Dv */
 /* Query rows of all heads of a block: what shares one transposed key tile. */
 #define BLOCK_ROWS 960
 #define BLOCK_ROWS_MIN 240
@@ -84,27 +77,17 @@ static int64_t vector_unit(const struct job *job, int64_t heads)
     return unit;
 }
 
-static int64_t panel_vectors(const struct job *job)
-{
-    const attn_op *op = job->op;
-    if (op->kernels->width < ONE_VECTOR_WIDTH) return op->kernels->panel_vectors;
-    bool one = is_causal(job) || op->Dk + op->Dv >= ONE_VECTOR_SIZE;
-    return one ? 1 : op->kernels->panel_vectors;
-}
-
 /* Strips of the vector engine are whole blocks. */
 static struct cut vector_shape(const struct job *job, int64_t heads)
 {
     const attn_op *op = job->op;
     int64_t lanes = panel_lanes(op);
     int64_t panels = min64(VECTOR_PANELS, VECTOR_FLOATS / (lanes * (op->Dk + op->Dv)));
-    int64_t keys = max64(VECTOR_KEYS_MIN, VECTOR_L1_FLOATS / lanes - op->Dk);
     struct cut cut = {
         .path = PATH_VECTOR,
         .strip_rows = forced(op->tiles.strip_rows, max64(1, max64(panels, 1) * lanes / heads)),
         .strip_unit = vector_unit(job, heads),
-        .panel_vectors = panel_vectors(job),
-        .tile_keys = forced(op->tiles.tile_keys, min64(VECTOR_KEYS, keys)),
+        .tile_keys = forced(op->tiles.tile_keys, VECTOR_KEYS),
         .block_strips = 1,
         .n_parts = 1,
         .part_keys = INT64_MAX,

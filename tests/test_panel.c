@@ -32,10 +32,34 @@ static float *aligned_floats(int64_t n)
 struct problem {
     struct pages k_pages, v_pages;
     struct panel t;
+    bool cut; /* lanes have ends of their own */
     int64_t lanes;
     int32_t lo[64], hi[64];
     float *old_o, old_m[64], old_l[64];
 };
+
+static bool sees(const struct problem *p, int64_t lane, int64_t j)
+{
+    return !p->t.lo || (j >= p->lo[lane] && j < p->hi[lane]);
+}
+
+/* May the kernels leave key j alone as far as this lane goes? */
+static bool beyond_end(const struct problem *p, int64_t lane, int64_t j)
+{
+    return j >= p->t.ends[lane / kn->width];
+}
+
+/* All keys; where cut, multiples of 8 beyond what the lanes so far see. */
+static void problem_ends(struct problem *p)
+{
+    int64_t end = 0;
+    for (int32_t j = 0; j < p->t.vectors; j++) {
+        for (int64_t i = j * kn->width; i < (j + 1) * kn->width; i++)
+            if (p->lo[i] < p->hi[i]) end = max64(end, round_up(p->hi[i], 8));
+        bool all = !p->cut || j + 1 == p->t.vectors;
+        p->t.ends[j] = all ? p->t.keys : min64(end, p->t.keys);
+    }
+}
 
 static void problem_make(struct problem *p, struct rng *rng, int64_t vectors, int64_t keys,
                          int64_t Dk, int64_t Dv)
@@ -75,10 +99,12 @@ static void problem_make(struct problem *p, struct rng *rng, int64_t vectors, in
         p->t.all.lo = max64(p->t.all.lo, p->lo[i]);
         p->t.all.hi = min64(p->t.all.hi, p->hi[i]);
     }
-    if (rng_chance(rng, 0.5)) {
+    if (rng_chance(rng, 0.6)) {
         p->t.lo = p->lo;
         p->t.hi = p->hi;
+        p->cut = rng_chance(rng, 0.5);
     }
+    problem_ends(p);
     if (rng_chance(rng, 0.5)) p->t.ahead_v = p->t.ahead_k = (struct ahead){p->t.k, ldk + 64, 999};
 }
 
@@ -89,11 +115,6 @@ static void problem_free(struct problem *p)
     free(p->old_o);
     pages_free(&p->k_pages);
     pages_free(&p->v_pages);
-}
-
-static bool sees(const struct problem *p, int64_t lane, int64_t j)
-{
-    return !p->t.lo || (j >= p->lo[lane] && j < p->hi[lane]);
 }
 
 static void expect_scores(const struct problem *p)
@@ -108,6 +129,7 @@ static void expect_scores(const struct problem *p)
                 dot += x;
                 size += fabs(x);
             }
+            if (beyond_end(p, lane, j)) continue;
             float got = t->s[j * p->lanes + lane];
             if (!sees(p, lane, j))
                 assert_true(got == -INFINITY);
@@ -126,10 +148,11 @@ static void expect_softmax(const struct problem *p, const float *s)
     const struct panel *t = &p->t;
     for (int64_t lane = 0; lane < p->lanes; lane++) {
         double m = (double)p->old_m[lane], sum = 0;
-        for (int64_t j = 0; j < t->keys; j++) m = fmax(m, (double)s[j * p->lanes + lane]);
+        int64_t end = t->ends[lane / kn->width];
+        for (int64_t j = 0; j < end; j++) m = fmax(m, (double)s[j * p->lanes + lane]);
         double base = isinf(m) ? 0 : m, old = (double)p->old_m[lane];
         double fix = isinf(old) ? 1 : exp(old - base);
-        for (int64_t j = 0; j < t->keys; j++) {
+        for (int64_t j = 0; j < end; j++) {
             double x = (double)s[j * p->lanes + lane] - base, e = exp(x);
             /* the difference is rounded; results below 2^-126 are 0 */
             double tol = e == 0 ? 0 : (4 + fabs(x)) * REF_U * e + 0x1p-126;
@@ -152,7 +175,7 @@ static void expect_values(const struct problem *p)
         for (int64_t lane = 0; lane < p->lanes; lane++) {
             double sum = (double)p->old_o[d * p->lanes + lane] * (double)t->top[lane];
             double size = fabs(sum);
-            for (int64_t j = 0; j < t->keys; j++) {
+            for (int64_t j = 0; j < t->ends[lane / kn->width]; j++) {
                 double x = (double)t->s[j * p->lanes + lane] * (double)t->v[j * t->ldv + d];
                 sum += x;
                 size += fabs(x);
@@ -162,23 +185,30 @@ static void expect_values(const struct problem *p)
         }
 }
 
+/* The scores once more, in two parts, from such as are not hidden yet. */
+static void scores_by_rules(struct problem *p)
+{
+    int64_t keys = p->t.keys;
+    for (int64_t i = 0; i < keys * p->lanes; i++)
+        if (p->t.s[i] == -INFINITY) p->t.s[i] = NAN;
+    for (int64_t i = 0; i < p->lanes; i++) p->t.top[i] = 99;
+    kn->panel_rules(&p->t, &(struct panel_rules){.from = 0, .to = keys / 2});
+    kn->panel_rules(&p->t, &(struct panel_rules){.from = keys / 2, .to = keys});
+    for (int64_t j = 0; j < keys; j++)
+        for (int64_t i = 0; i < p->lanes; i++)
+            assert_true((p->t.s[j * p->lanes + i] == -INFINITY) == !sees(p, i, j));
+    expect_scores(p);
+}
+
 static void one_problem(int64_t vectors, int64_t keys, int64_t Dk, int64_t Dv)
 {
     struct rng rng = rng_make((uint64_t)(keys * 10007 + Dk * 101 + Dv * 7 + vectors));
     struct problem p;
     problem_make(&p, &rng, vectors, keys, Dk, Dv);
+    for (int64_t i = 0; i < keys * p.lanes; i++) p.t.s[i] = NAN;
     kn->panel_scores(&p.t);
     expect_scores(&p);
-    /* once more, in two parts, from scores that are not hidden yet */
-    for (int64_t i = 0; i < keys * p.lanes; i++)
-        if (p.t.s[i] == -INFINITY) p.t.s[i] = NAN;
-    for (int64_t i = 0; i < p.lanes; i++) p.t.top[i] = 99;
-    kn->panel_rules(&p.t, &(struct panel_rules){.from = 0, .to = keys / 2});
-    kn->panel_rules(&p.t, &(struct panel_rules){.from = keys / 2, .to = keys});
-    for (int64_t j = 0; j < keys; j++)
-        for (int64_t i = 0; i < p.lanes; i++)
-            assert_true((p.t.s[j * p.lanes + i] == -INFINITY) == !sees(&p, i, j));
-    expect_scores(&p);
+    if (!p.cut) scores_by_rules(&p);
     float *s = copy_floats(p.t.s, keys * p.lanes);
     kn->panel_softmax(&p.t);
     expect_softmax(&p, s);
@@ -199,7 +229,7 @@ static void test_panels(void **state)
 {
     (void)state;
     for (int64_t n = 0; n < N_SIZES * N_SIZES; n++)
-        for (int64_t vectors = 1; vectors <= kn->panel_vectors && !rig_skip(n); vectors++)
+        for (int64_t vectors = 1; vectors <= PANEL_VECTORS && !rig_skip(n); vectors++)
             one_problem(vectors, sizes[n % N_SIZES], sizes[n / N_SIZES],
                         sizes[(n + vectors) % N_SIZES]);
 }
@@ -261,7 +291,7 @@ static void test_panel_rules(void **state)
     for (int64_t n = 0; n < 8 * N_SIZES; n++) {
         struct rng rng = rng_make((uint64_t)n);
         struct problem p;
-        int64_t keys = sizes[n / 8], vectors = n % kn->panel_vectors + 1;
+        int64_t keys = sizes[n / 8], vectors = n % PANEL_VECTORS + 1;
         problem_make(&p, &rng, vectors, keys, 3, 1);
         float *slopes = aligned_floats(p.lanes), *at = aligned_floats(p.lanes);
         float *bias = aligned_floats(keys * p.lanes), *top = aligned_floats(p.lanes);
@@ -338,7 +368,7 @@ static void in_and_out(int64_t rows, int64_t D)
 static void test_in_and_out(void **state)
 {
     (void)state;
-    for (int64_t rows = 1; rows <= kn->width * kn->panel_vectors; rows++)
+    for (int64_t rows = 1; rows <= kn->width * PANEL_VECTORS; rows++)
         for (int64_t D = 1; D <= 70; D += D < 40 ? 1 : 15)
             if (!rig_skip(rows * 71 + D)) in_and_out(rows, D);
 }
@@ -350,7 +380,7 @@ static void test_lanes_are_independent(void **state)
     for (int64_t n = 0; n < N_SIZES; n++) {
         struct rng rng = rng_make((uint64_t)n);
         struct problem all;
-        problem_make(&all, &rng, kn->panel_vectors, sizes[n], sizes[N_SIZES - 1 - n], 9);
+        problem_make(&all, &rng, PANEL_VECTORS, sizes[n], sizes[N_SIZES - 1 - n], 9);
         int64_t W = kn->width, keys = all.t.keys;
         float *q = aligned_floats(all.t.Dk * W), *o = aligned_floats(9 * W);
         float *s = aligned_floats(keys * W), few[3][16];
@@ -366,6 +396,7 @@ static void test_lanes_are_independent(void **state)
         one.m = few[0];
         one.l = few[1];
         one.top = few[2];
+        one.ends[0] = keys;
         const struct panel *both[] = {&all.t, &one};
         for (int i = 0; i < 2; i++) {
             kn->panel_scores(both[i]);
@@ -385,11 +416,9 @@ static void test_lanes_are_independent(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_panels),
-        cmocka_unit_test(test_panel_rules),
+        cmocka_unit_test(test_panels),         cmocka_unit_test(test_panel_rules),
         cmocka_unit_test(test_panel_specials),
-        cmocka_unit_test(test_in_and_out),
-        cmocka_unit_test(test_lanes_are_independent),
+        cmocka_unit_test(test_in_and_out),     cmocka_unit_test(test_lanes_are_independent),
     };
     return RUN_ON_EACH_ISA("panel", tests);
 }
