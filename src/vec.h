@@ -89,8 +89,22 @@ INLINE void store_n(float *p, vf x, int64_t n) { memcpy(p, &x, (size_t)n * sizeo
    makes three instructions with AVX-512. */
 INLINE vf sel(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) + ((vi)b & ~mask)); }
 
-/* b where either is NaN, as x86's maxps has it: a running maximum in b drops NaN. */
+/* a where it is greater, else b: b where either is NaN, as x86's maxps has it, so that a running
+   maximum in b drops NaN. Of a comparison and sel Clang makes that instruction, GCC two. */
+#if defined(__clang__)
 INLINE vf vmax(vf a, vf b) { return sel(a > b, a, b); }
+#else
+INLINE vf vmax(vf a, vf b)
+{
+    float x[W], y[W];
+    memcpy(x, &a, sizeof x);
+    memcpy(y, &b, sizeof y);
+#pragma omp simd
+    for (int i = 0; i < W; i++) y[i] = x[i] > y[i] ? x[i] : y[i];
+    memcpy(&b, y, sizeof b);
+    return b;
+}
+#endif
 
 /*
  * What exponentials are made of: x = n ln2 + r with |r| <= ln2 / 2, and p with
