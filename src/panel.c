@@ -201,7 +201,7 @@ INLINE void exp_of_key(int j0, int nv, float *s, const vf *base, vf *sum)
 {
     vf e[PANEL_VECTORS];
     UNROLL for (int j = j0; j < nv; j++) e[j] = load(s + j * W) - base[j];
-    vexps(e + j0, nv - j0);
+    vexps(e + j0, nv - j0, LEAST_WEIGHT);
     UNROLL for (int j = j0; j < nv; j++) store(s + j * W, e[j]);
     UNROLL for (int j = j0; j < nv; j++) sum[j] += e[j];
 }
@@ -233,7 +233,7 @@ INLINE void softmax(int nv, const struct panel *t)
     {
         vf old = load(t->m + j * W), new = vmax(load(t->top + j * W), old);
         base[j] = sel(new == -INFINITY, splat(0.0f), new);
-        vf fix = sel(old == -INFINITY, splat(1.0f), vexp(old - base[j]));
+        vf fix = sel(old == -INFINITY, splat(1.0f), vexp(old - base[j], LEAST_WEIGHT));
         store(t->l + j * W, load(t->l + j * W) * fix);
         store(t->top + j * W, fix);
         store(t->m + j * W, new);

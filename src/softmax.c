@@ -35,12 +35,12 @@ INLINE float row_exp(float *s, int64_t n, float base)
     int64_t j = 0;
     for (; j + 2 * W <= n; j += 2 * W) {
         UNROLL for (int i = 0; i < 2; i++) e[i] = load(s + j + i * W) - base;
-        vexps(e, 2);
+        vexps(e, 2, LEAST_WEIGHT);
         UNROLL for (int i = 0; i < 2; i++) store(s + j + i * W, e[i]);
         UNROLL for (int i = 0; i < 2; i++) part[i] += e[i];
     }
     if (j < n) {
-        vf last = vexp(load(s + j) - base);
+        vf last = vexp(load(s + j) - base, LEAST_WEIGHT);
         store(s + j, last);
         part[0] += last;
     }
@@ -85,7 +85,7 @@ INLINE void raise_max(const struct softmax_rows *t, int64_t r, float max)
 {
     float *m = t->m + r;
     if (!(max > *m)) return;
-    float c = *m == -INFINITY ? 0.0f : vexp(splat(*m - max))[0];
+    float c = *m == -INFINITY ? 0.0f : vexp(splat(*m - max), LEAST_WEIGHT)[0];
     t->l[r] *= c;
     if (t->o && *m != -INFINITY) KERNEL(scale_row)(t->Dv, t->o + r * t->ldo, c);
     *m = max;
@@ -144,19 +144,19 @@ void KERNEL(weights_row)(int64_t n, float *s, float m, float l)
     for (; j + W <= n; j += W) {
         vf x = load(s + j);
         /* -inf is "not visible" and stays 0 even in a row of NaN */
-        store(s + j, sel(x == -INFINITY, splat(0.0f), vexp(x - base) * c));
+        store(s + j, sel(x == -INFINITY, splat(0.0f), vexp(x - base, LEAST_NORMAL) * c));
     }
     if (j < n) {
         vf x = load_n(s + j, n - j);
-        store_n(s + j, sel(x == -INFINITY, splat(0.0f), vexp(x - base) * c), n - j);
+        store_n(s + j, sel(x == -INFINITY, splat(0.0f), vexp(x - base, LEAST_NORMAL) * c), n - j);
     }
 }
 
 void KERNEL(exp_row)(int64_t n, float *x)
 {
     int64_t j = 0;
-    for (; j + W <= n; j += W) store(x + j, vexp(load(x + j)));
-    if (j < n) store_n(x + j, vexp(load_n(x + j, n - j)), n - j);
+    for (; j + W <= n; j += W) store(x + j, vexp(load(x + j), LEAST_NORMAL));
+    if (j < n) store_n(x + j, vexp(load_n(x + j, n - j), LEAST_NORMAL), n - j);
 }
 
 void KERNEL(softcap_row)(int64_t n, float *s, float cap)

@@ -21,7 +21,7 @@
 #include <stdlib.h>
 
 #define TINY 0x1p-126  /* weights below are 0 */
-#define FAINT 0x1p-120 /* weights below may be 0: times an infinity they are it, or NaN */
+#define FAINT 0x1p-99  /* below they may be 0 in out: times an infinity they are it, or NaN */
 #define LEAST 0x1p-149 /* what a product near 0 may be off by */
 
 double ref_accumulation(int64_t n)

@@ -101,7 +101,28 @@ struct tile {
 static bool exp_close(double want, float got)
 {
     double x = want > 0 ? fabs(log(want)) : 0;
-    return ref_close(want, want * REF_U * (5 + x) + 0x1p-126, got);
+    return ref_close(want, want * REF_U * (5 + x) + 0x1p-100, got);
+}
+
+/* What goes into sums with values ends at 2^-100 of the largest: its products are no denormals. */
+static void test_weights_end_at_2_to_the_minus_100(void **state)
+{
+    const double least = -100 * log(2);
+    (void)state;
+    for (int64_t at = 1; at < LANES_MAX; at++) {
+        _Alignas(64) float s[LANES_MAX] = {0};
+        float m = -INFINITY, l = 0;
+        struct softmax_rows t = {.rows = 1, .cols = LANES_MAX, .s = s, .lds = LANES_MAX};
+        t.m = &m;
+        t.l = &l;
+        for (int64_t j = 1; j < LANES_MAX; j++) s[j] = (float)least - 1e-3f * (float)j;
+        s[at] = (float)least + 1e-3f;
+        kn->softmax_rows(&t);
+        assert_true(m == 0 && l == 1 && s[0] == 1);
+        for (int64_t j = 1; j < LANES_MAX; j++)
+            if (j != at) assert_true(s[j] == 0);
+        assert_true(exp_close(exp(least + 1e-3), s[at]) && s[at] > 0);
+    }
 }
 
 /* One tile of random scores and sights folded into m, l, o; the doubles beside. */
@@ -249,9 +270,13 @@ static void test_finish_scale_merge(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exp_is_within_2_ulp), cmocka_unit_test(test_exp_of_special_numbers),
-        cmocka_unit_test(test_softmax_rows),        cmocka_unit_test(test_softmax_keeps_nan),
-        cmocka_unit_test(test_weights_row),         cmocka_unit_test(test_finish_scale_merge),
+        cmocka_unit_test(test_exp_is_within_2_ulp),
+        cmocka_unit_test(test_exp_of_special_numbers),
+        cmocka_unit_test(test_weights_end_at_2_to_the_minus_100),
+        cmocka_unit_test(test_softmax_rows),
+        cmocka_unit_test(test_softmax_keeps_nan),
+        cmocka_unit_test(test_weights_row),
+        cmocka_unit_test(test_finish_scale_merge),
     };
     return RUN_ON_EACH_ISA("kernels", tests);
 }
