@@ -163,17 +163,17 @@ void KERNEL(softcap_row)(int64_t n, float *s, float cap)
 {
     const float inv = 1.0f / cap;
     int64_t j = 0;
-    for (; j + 2 * W <= n; j += 2 * W) {
-        vf x[2];
-        UNROLL for (int i = 0; i < 2; i++) x[i] = load(s + j + i * W) * inv;
-        vtanhs(x, 2);
-        UNROLL for (int i = 0; i < 2; i++) store(s + j + i * W, x[i] * cap);
+    for (; j + 4 * W <= n; j += 4 * W) {
+        vf x[4];
+        UNROLL for (int i = 0; i < 4; i++) x[i] = load(s + j + i * W);
+        vsoftcaps(x, 4, cap, inv);
+        UNROLL for (int i = 0; i < 4; i++) store(s + j + i * W, x[i]);
     }
     for (; j < n; j += W) {
         int64_t rest = n - j < W ? n - j : W;
-        vf x = load_n(s + j, rest) * inv;
-        vtanhs(&x, 1);
-        store_n(s + j, x * cap, rest);
+        vf x = load_n(s + j, rest);
+        vsoftcaps(&x, 1, cap, inv);
+        store_n(s + j, x, rest);
     }
 }
 

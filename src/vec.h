@@ -106,6 +106,43 @@ INLINE vf vmax(vf a, vf b)
 }
 #endif
 
+/* Lane l of the partner in an exchange over distance s. */
+#define XLANES4(s, b) (b) ^ (s), ((b) + 1) ^ (s), ((b) + 2) ^ (s), ((b) + 3) ^ (s)
+#if W == 4
+#define XLANES(s) XLANES4(s, 0)
+#elif W == 8
+#define XLANES(s) XLANES4(s, 0), XLANES4(s, 4)
+#else
+#define XLANES(s) XLANES4(s, 0), XLANES4(s, 4), XLANES4(s, 8), XLANES4(s, 12)
+#endif
+
+/* Sum and maximum of all lanes, always in the same order. */
+INLINE float hsum(vf x)
+{
+#if W >= 16
+    x = x + SHUFFLE(x, x, XLANES(8));
+#endif
+#if W >= 8
+    x = x + SHUFFLE(x, x, XLANES(4));
+#endif
+    x = x + SHUFFLE(x, x, XLANES(2));
+    x = x + SHUFFLE(x, x, XLANES(1));
+    return x[0];
+}
+
+INLINE float hmax(vf x)
+{
+#if W >= 16
+    x = vmax(x, SHUFFLE(x, x, XLANES(8)));
+#endif
+#if W >= 8
+    x = vmax(x, SHUFFLE(x, x, XLANES(4)));
+#endif
+    x = vmax(x, SHUFFLE(x, x, XLANES(2)));
+    x = vmax(x, SHUFFLE(x, x, XLANES(1)));
+    return x[0];
+}
+
 /*
  * What exponentials are made of: x = n ln2 + r with |r| <= ln2 / 2, and p with
  * exp(r) = 1 + r p. x becomes r; the last bits of t hold n + 127.
@@ -170,28 +207,66 @@ INLINE vf vexp(vf x, float least)
     return x;
 }
 
+/* |x| */
+INLINE vf vabs(vf x) { return (vf)((vi)x & 0x7fffffff); }
+
+/* tanh(x) for |x| < TANH_SMALL: x + x^3 P(x^2), minimax, relative error 5e-9. */
+#define TANH_SMALL 0.625f
+
+INLINE vf small_tanh(vf x)
+{
+    vf z = x * x, p = z * -0.005704986599f + 0.0206390869f;
+    p = p * z - 0.05373971498f;
+    p = p * z + 0.133314422f;
+    p = p * z - 0.3333328194f;
+    return p * z * x + x;
+}
+
+/* |tanh(x)| in place for other x: -e / (2 + e), e = exp(-2 |x|) - 1. From 10 on it is 1. */
+INLINE void large_tanhs(vf *x, int count)
+{
+    vf t[VECTORS_MAX], p[VECTORS_MAX];
+    EACH x[i] = vabs(x[i]);
+    EACH x[i] = sel(x[i] > 10.0f, splat(10.0f), x[i]) * -2.0f;
+    exp_parts(x, t, p, count);
+    EACH t[i] = power_of_2(t[i]);
+    EACH x[i] = p[i] * x[i] * t[i] + (t[i] - 1.0f);
+    EACH x[i] = vabs(x[i] / (x[i] + 2.0f));
+}
+
 /*
- * tanh(x) in place: -e / (2 + e) with e = exp(-2 |x|) - 1, which for small x is
- * r p and loses nothing: 2^n - 1 is exact. From 10 on it is 1; NaN stays NaN.
+ * tanh(x) in place: relative error <= 3 * 2^-24; NaN stays NaN. Scores are
+ * mostly a small part of their cap, and where all are no large one is formed;
+ * what a lane gets does not depend on the way that its neighbours went.
  */
 INLINE void vtanhs(vf *x, int count)
 {
-    vf t[VECTORS_MAX], p[VECTORS_MAX], e[VECTORS_MAX];
-    EACH e[i] = (vf)((vi)x[i] & 0x7fffffff);
-    EACH e[i] = sel(e[i] > 10.0f, splat(10.0f), e[i]) * -2.0f;
-    exp_parts(e, t, p, count);
-    EACH t[i] = power_of_2(t[i]);
-    EACH p[i] = p[i] * e[i];
-    EACH e[i] = p[i] * t[i] + (t[i] - 1.0f);
-    EACH e[i] = e[i] / (e[i] + 2.0f);
-    EACH x[i] = (vf)(((vi)e[i] & 0x7fffffff) | ((vi)x[i] & (int32_t)0x80000000));
+    vf most = splat(0.0f), large[VECTORS_MAX];
+    EACH most = vmax(vabs(x[i]), most);
+    if (hmax(most) < TANH_SMALL) {
+        EACH x[i] = small_tanh(x[i]);
+        return;
+    }
+    EACH large[i] = x[i];
+    large_tanhs(large, count);
+    EACH large[i] = (vf)((vi)large[i] | ((vi)x[i] & (int32_t)0x80000000));
+    EACH
+    {
+        vi is_large = vabs(x[i]) >= TANH_SMALL;
+        x[i] = sel(is_large, large[i], small_tanh(sel(is_large, splat(0.0f), x[i])));
+    }
+}
+
+/* c tanh(s / c) in place, inv = 1 / c */
+INLINE void vsoftcaps(vf *s, int count, float c, float inv)
+{
+    EACH s[i] = s[i] * inv;
+    vtanhs(s, count);
+    EACH s[i] = s[i] * c;
 }
 
 /* A score under an additive mask: -inf hides it, whatever it is. */
 INLINE vf add_mask(vf s, vf mask) { return sel(mask == -INFINITY, mask, s + mask); }
-
-/* |x| */
-INLINE vf vabs(vf x) { return (vf)((vi)x & 0x7fffffff); }
 
 /*
  * Pairs of vectors, interleaved. Only shuffles that are one instruction
@@ -259,43 +334,6 @@ INLINE vf sums(vf x[W])
 #if W >= 16
     x[0] = SUM_PAIR(x[0], x[8], EVEN_GROUPS, ODD_GROUPS);
 #endif
-    return x[0];
-}
-
-/* Lane l of the partner in an exchange over distance s. */
-#define XLANES4(s, b) (b) ^ (s), ((b) + 1) ^ (s), ((b) + 2) ^ (s), ((b) + 3) ^ (s)
-#if W == 4
-#define XLANES(s) XLANES4(s, 0)
-#elif W == 8
-#define XLANES(s) XLANES4(s, 0), XLANES4(s, 4)
-#else
-#define XLANES(s) XLANES4(s, 0), XLANES4(s, 4), XLANES4(s, 8), XLANES4(s, 12)
-#endif
-
-/* Sum and maximum of all lanes, always in the same order. */
-INLINE float hsum(vf x)
-{
-#if W >= 16
-    x = x + SHUFFLE(x, x, XLANES(8));
-#endif
-#if W >= 8
-    x = x + SHUFFLE(x, x, XLANES(4));
-#endif
-    x = x + SHUFFLE(x, x, XLANES(2));
-    x = x + SHUFFLE(x, x, XLANES(1));
-    return x[0];
-}
-
-INLINE float hmax(vf x)
-{
-#if W >= 16
-    x = vmax(x, SHUFFLE(x, x, XLANES(8)));
-#endif
-#if W >= 8
-    x = vmax(x, SHUFFLE(x, x, XLANES(4)));
-#endif
-    x = vmax(x, SHUFFLE(x, x, XLANES(2)));
-    x = vmax(x, SHUFFLE(x, x, XLANES(1)));
     return x[0];
 }
 
