@@ -39,7 +39,6 @@ static void carve_panels(const struct job *job, const struct cut *cut, int64_t r
     scratch->keep = attn_i_carve(c, lanes, sizeof(uint8_t *));
     scratch->add = attn_i_carve(c, lanes, sizeof(float *));
     scratch->strip = attn_i_carve(c, lanes * STRIP_KEYS, sizeof(float));
-    scratch->bias = attn_i_carve(c, lanes * STRIP_KEYS, sizeof(float));
 }
 
 static void carve_cut(const struct job *job, const struct cut *cut, int64_t heads,

@@ -99,19 +99,19 @@ static struct panel panel_state(const struct block *blk, const struct panel_span
     return t;
 }
 
-/* Under a causal rule, the later vectors of a panel see more keys than the earlier ones. What
-   rules are applied to is there for all. */
+/* Under a causal rule, the later vectors of a panel see more keys than the earlier ones. Scores
+   that are asked for are formed for all. */
 static void panel_ends(const struct block *blk, const struct panel_span *p,
                        const struct kv_tile *kv, struct panel *t)
 {
-    bool rules = attn_i_has_rules(blk->job);
+    bool all = attn_i_gives_scores(blk->job);
     int64_t W = blk->job->op->kernels->width, end = 0;
     for (int32_t j = 0; j < t->vectors; j++) {
         struct panel_span first = *p;
         first.rows = min64((j + 1) * W, p->rows);
         int64_t last = panel_queries(blk, &first).hi - 1;
         int64_t hi = attn_i_row_span(blk->job, &blk->item, last).hi - kv->j0;
-        if (rules || j + 1 == t->vectors) hi = kv->count;
+        if (all || j + 1 == t->vectors) hi = kv->count;
         end = min64(max64(end, round_up(hi, ENDS_UNIT)), kv->count);
         t->ends[j] = end;
     }

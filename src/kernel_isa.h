@@ -35,8 +35,6 @@ void KERNEL(panel_in)(int64_t rows, int32_t vectors, int64_t D, const float *con
 void KERNEL(panel_out)(int64_t rows, int32_t vectors, int64_t D, const float *y,
                        const float *factor, float *const *x);
 void KERNEL(panel_scores)(const struct panel *t);
-void KERNEL(panel_bias)(int32_t vectors, const struct mask_rows *m, int64_t from, int64_t to,
-                        float *bias);
 void KERNEL(panel_rules)(const struct panel *t, const struct panel_rules *r);
 void KERNEL(panel_softmax)(const struct panel *t);
 void KERNEL(panel_values)(const struct panel *t);

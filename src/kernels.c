@@ -38,7 +38,6 @@ const struct kernels KERNEL(table) = {
     .panel_in = KERNEL(panel_in),
     .panel_out = KERNEL(panel_out),
     .panel_scores = KERNEL(panel_scores),
-    .panel_bias = KERNEL(panel_bias),
     .panel_rules = KERNEL(panel_rules),
     .panel_softmax = KERNEL(panel_softmax),
     .panel_values = KERNEL(panel_values),

@@ -73,20 +73,14 @@ struct panel {
     struct ahead ahead_v, ahead_k; /* fetched while K, and while V, is in use */
 };
 
-/* The masks of a panel's lanes, from the first key of the tile on: kernels->panel_bias. */
-struct mask_rows {
-    const uint8_t *const *keep; /* [lanes]; NULL: all are kept */
-    const float *const *add;    /* [lanes]; NULL: 0 */
-    int64_t keep_stride, add_stride;
-    bool contiguous; /* the strides of those that are there are 1 */
-};
-
-/* What changes the scores of a panel, beyond a softcap and intervals: kernels->panel_rules. */
+/* What changes the scores of a panel, beyond intervals: kernels->panel_rules. In this order. */
 struct panel_rules {
-    int64_t from, to;         /* the keys of the tile that it is done for */
-    const float *slopes, *at; /* [lanes]: s -= slope * |at - key|; NULL: none */
-    const float *bias;        /* [to - from][lanes]: added, -inf hides; NULL: none */
-    const int32_t *ids, *id;  /* of the tile's keys, and [lanes]: others are hidden; NULL: none */
+    float scale, cap;           /* s *= scale; s = cap tanh(s / cap) where cap > 0 */
+    const float *slopes, *at;   /* [lanes]: s -= slope * |at - key|; NULL: none */
+    const float *const *add;    /* [lanes]: the masks' rows, from the tile's first key on; added, */
+    const uint8_t *const *keep; /* -inf hides, and so does a 0; NULL: none */
+    int64_t add_stride, keep_stride;
+    const int32_t *ids, *id; /* of the tile's keys, and [lanes]: others are hidden; NULL: none */
 };
 
 /* The factor of a row that saw no key, whatever it holds. */
@@ -132,10 +126,7 @@ struct kernels {
     void (*panel_out)(int64_t rows, int32_t vectors, int64_t D, const float *y,
                       const float *factor, float *const *x);
     void (*panel_scores)(const struct panel *t); /* s and top, from q and k */
-    /* bias[key - from][lane]: add, or -inf where keep is 0 */
-    void (*panel_bias)(int32_t vectors, const struct mask_rows *m, int64_t from, int64_t to,
-                       float *bias);
-    /* s by the rules and by lo and hi, and top of the keys before r->to */
+    /* s by the rules and by lo and hi, and top */
     void (*panel_rules)(const struct panel *t, const struct panel_rules *r);
     void (*panel_softmax)(const struct panel *t); /* s, top, m and l */
     void (*panel_values)(const struct panel *t);  /* o = top * o + v^T s */

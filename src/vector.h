@@ -17,6 +17,8 @@ struct panel_span {
 /* The rows of a panel that belong to one head, from row r of it, as a strip of the keys of kv. */
 struct strip attn_i_head_strip(const struct block *blk, const struct panel_span *p,
                                const struct kv_tile *kv, int64_t r);
+/* Are scores asked for as they are after the rules? */
+bool attn_i_gives_scores(const struct job *job);
 /* Are there rules that are no intervals, outputs of scores, or a factor of them that is left? */
 bool attn_i_has_rules(const struct job *job);
 /* The factor that queries can take beforehand and lose nothing: the scale, or 1 and it is left to

@@ -25,14 +25,9 @@ struct strip attn_i_head_strip(const struct block *blk, const struct panel_span 
     return t;
 }
 
-static bool has_masks(const attn_args *args)
+bool attn_i_gives_scores(const struct job *job)
 {
-    return args->mask_add.data || args->mask_bool.data;
-}
-
-static bool gives_scores(const attn_args *args)
-{
-    return args->scores[ATTN_STAGE_MASKED] || args->scores[ATTN_STAGE_WEIGHTS];
+    return job->args->scores[ATTN_STAGE_MASKED] || job->args->scores[ATTN_STAGE_WEIGHTS];
 }
 
 float attn_i_query_scale(const attn_op *op)
@@ -46,7 +41,8 @@ bool attn_i_has_rules(const struct job *job)
 {
     const attn_args *args = job->args;
     return attn_i_query_scale(job->op) != job->op->scale || job->op->softcap > 0.0f ||
-           args->slopes || args->segments_q || has_masks(args) || gives_scores(args);
+           args->slopes || args->segments_q || args->mask_add.data || args->mask_bool.data ||
+           attn_i_gives_scores(job);
 }
 
 enum sight attn_i_panel_sight(const struct block *blk, const struct panel_span *p,
@@ -77,45 +73,47 @@ void attn_i_panel_keys(const struct block *blk, const struct panel_span *p,
     t->hi = hi;
 }
 
-/* What ALiBi and segments say of each lane's query. */
-static void lanes_of_queries(const struct block *blk, const struct panel_span *p,
-                             const struct kv_tile *kv)
+/* What the rules say of each lane's query. */
+static void lanes_of_rules(const struct block *blk, const struct panel_span *p,
+                           const struct kv_tile *kv, const struct panel_rules *r)
 {
     const struct job *job = blk->job;
-    const attn_args *args = job->args;
+    const struct thread_scratch *scratch = blk->scratch;
     for (int64_t lane = 0; lane < p->lanes; lane++) {
         int64_t row = p->row0 + min64(lane, p->rows - 1); /* spare lanes as the last */
         int64_t h = blk->h0 + row / blk->nq, i = blk->i0 + row % blk->nq;
-        if (args->slopes) {
-            blk->scratch->slopes[lane] = args->slopes[h];
-            blk->scratch->at[lane] = attn_i_distance(&blk->item, i, kv->j0);
+        if (r->slopes) {
+            scratch->slopes[lane] = job->args->slopes[h];
+            scratch->at[lane] = attn_i_distance(&blk->item, i, kv->j0);
         }
-        if (args->segments_q)
-            blk->scratch->id[lane] = attn_i_query_segment(job, &blk->item, blk->b, i);
+        if (r->add) scratch->add[lane] = attn_i_add_at(job, blk->b, h, i, kv->j0);
+        if (r->keep) scratch->keep[lane] = attn_i_bool_at(job, blk->b, h, i, kv->j0);
+        if (r->ids) scratch->id[lane] = attn_i_query_segment(job, &blk->item, blk->b, i);
     }
 }
 
-/* Where the masks of each lane begin. */
-static struct mask_rows rows_of_masks(const struct block *blk, const struct panel_span *p,
-                                      const struct kv_tile *kv)
+/* sight: what the panel sees of the tile by all rules. */
+static struct panel_rules rules_of(const struct block *blk, const struct kv_tile *kv,
+                                   enum sight sight)
 {
     const struct job *job = blk->job;
-    const struct mask *keep = &job->args->mask_bool, *add = &job->args->mask_add;
-    for (int64_t lane = 0; lane < p->lanes; lane++) {
-        int64_t row = p->row0 + min64(lane, p->rows - 1); /* spare lanes as the last */
-        int64_t h = blk->h0 + row / blk->nq, i = blk->i0 + row % blk->nq;
-        if (keep->data) blk->scratch->keep[lane] = attn_i_bool_at(job, blk->b, h, i, kv->j0);
-        if (add->data) blk->scratch->add[lane] = attn_i_add_at(job, blk->b, h, i, kv->j0);
-    }
-    struct mask_rows m = {
-        .keep = keep->data ? blk->scratch->keep : NULL,
-        .add = add->data ? blk->scratch->add : NULL,
-        .keep_stride = keep->strides[3],
-        .add_stride = add->strides[3],
-        .contiguous =
-            (!keep->data || keep->strides[3] == 1) && (!add->data || add->strides[3] == 1),
+    const attn_args *args = job->args;
+    const struct thread_scratch *scratch = blk->scratch;
+    bool hides = sight != SEES_ALL;
+    float scale = job->op->scale;
+    struct panel_rules r = {
+        .scale = attn_i_query_scale(job->op) != scale ? scale : 1.0f,
+        .cap = job->op->softcap,
+        .slopes = args->slopes ? scratch->slopes : NULL,
+        .at = scratch->at,
+        .add = hides && args->mask_add.data ? scratch->add : NULL,
+        .keep = hides && args->mask_bool.data ? scratch->keep : NULL,
+        .add_stride = args->mask_add.strides[3],
+        .keep_stride = args->mask_bool.strides[3],
+        .id = scratch->id,
     };
-    return m;
+    if (hides && args->segments_q) r.ids = attn_i_key_segments(job, &blk->item, blk->b, kv->j0);
+    return r;
 }
 
 /* The scores of n keys from key j of the tile, to who asked for them; s: NULL, none is seen. */
@@ -139,7 +137,7 @@ static void hand_out_keys(const struct block *blk, const struct panel_span *p,
 void attn_i_panel_skip(const struct block *blk, const struct panel_span *p,
                        const struct kv_tile *kv)
 {
-    if (!gives_scores(blk->job->args)) return;
+    if (!attn_i_gives_scores(blk->job)) return;
     for (int64_t j = 0; j < kv->count; j += STRIP_KEYS)
         hand_out_keys(blk, p, kv, j, min64(STRIP_KEYS, kv->count - j), NULL);
 }
@@ -147,32 +145,10 @@ void attn_i_panel_skip(const struct block *blk, const struct panel_span *p,
 void attn_i_apply_to_panel(const struct block *blk, const struct panel_span *p,
                            const struct kv_tile *kv, struct panel *t, enum sight sight)
 {
-    const struct job *job = blk->job;
-    const attn_args *args = job->args;
-    struct panel_rules r = {.to = kv->count};
-    bool masks = has_masks(args) && sight != SEES_ALL;
-    int64_t n = kv->count * p->lanes;
-    if (attn_i_query_scale(job->op) != job->op->scale)
-        job->op->kernels->scale_row(n, t->s, job->op->scale);
-    attn_i_cap_row(job->op, n, t->s);
-    if (args->slopes || args->segments_q) lanes_of_queries(blk, p, kv);
+    struct panel_rules r = rules_of(blk, kv, sight);
+    lanes_of_rules(blk, p, kv, &r);
     if (t->all.lo > 0 || t->all.hi < kv->count) attn_i_panel_keys(blk, p, kv, t);
-    if (args->slopes) {
-        r.slopes = blk->scratch->slopes;
-        r.at = blk->scratch->at;
-    }
-    if (args->segments_q && sight != SEES_ALL) {
-        r.ids = attn_i_key_segments(job, &blk->item, blk->b, kv->j0);
-        r.id = blk->scratch->id;
-    }
-    struct mask_rows m = {0};
-    if (masks) m = rows_of_masks(blk, p, kv);
-    for (; r.from < kv->count; r.from = r.to) {
-        r.to = masks ? min64(r.from + STRIP_KEYS, kv->count) : kv->count;
-        if (masks) job->op->kernels->panel_bias(t->vectors, &m, r.from, r.to, blk->scratch->bias);
-        if (masks) r.bias = blk->scratch->bias;
-        job->op->kernels->panel_rules(t, &r);
-    }
-    for (int64_t j = 0; j < kv->count && gives_scores(args); j += STRIP_KEYS)
+    blk->job->op->kernels->panel_rules(t, &r);
+    for (int64_t j = 0; j < kv->count && attn_i_gives_scores(blk->job); j += STRIP_KEYS)
         hand_out_keys(blk, p, kv, j, min64(STRIP_KEYS, kv->count - j), t->s);
 }

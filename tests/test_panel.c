@@ -11,111 +11,7 @@
 
 #include <cmocka.h>
 
-#include "each_isa.h"
-#include "whitebox.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-static const int64_t sizes[] = {1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 67};
-#define N_SIZES ((int64_t)(sizeof sizes / sizeof *sizes))
-
-static float *aligned_floats(int64_t n)
-{
-    float *p = aligned_alloc(64, (size_t)round_up(n, LANES_MAX) * sizeof *p);
-    assert_non_null(p);
-    return p;
-}
-
-/* A panel of a random problem; lanes see nothing, something or everything. */
-struct problem {
-    struct pages k_pages, v_pages;
-    struct panel t;
-    bool cut; /* lanes have ends of their own */
-    int64_t lanes;
-    int32_t lo[64], hi[64];
-    float *old_o, old_m[64], old_l[64];
-};
-
-static bool sees(const struct problem *p, int64_t lane, int64_t j)
-{
-    return !p->t.lo || (j >= p->lo[lane] && j < p->hi[lane]);
-}
-
-/* May the kernels leave key j alone as far as this lane goes? */
-static bool beyond_end(const struct problem *p, int64_t lane, int64_t j)
-{
-    return j >= p->t.ends[lane / kn->width];
-}
-
-/* All keys; where cut, multiples of 8 beyond what the lanes so far see. */
-static void problem_ends(struct problem *p)
-{
-    int64_t end = 0;
-    for (int32_t j = 0; j < p->t.vectors; j++) {
-        for (int64_t i = j * kn->width; i < (j + 1) * kn->width; i++)
-            if (p->lo[i] < p->hi[i]) end = max64(end, round_up(p->hi[i], 8));
-        bool all = !p->cut || j + 1 == p->t.vectors;
-        p->t.ends[j] = all ? p->t.keys : min64(end, p->t.keys);
-    }
-}
-
-static void problem_make(struct problem *p, struct rng *rng, int64_t vectors, int64_t keys,
-                         int64_t Dk, int64_t Dv)
-{
-    memset(p, 0, sizeof *p);
-    int64_t lanes = p->lanes = vectors * kn->width, ldk = Dk + rng_int(rng, 0, 3), ldv = Dv + 1;
-    pages_end(&p->k_pages, (size_t)((keys - 1) * ldk + Dk) * sizeof(float));
-    pages_end(&p->v_pages, (size_t)((keys - 1) * ldv + Dv) * sizeof(float));
-    rng_normals(rng, (keys - 1) * ldk + Dk, p->k_pages.p, 1);
-    rng_normals(rng, (keys - 1) * ldv + Dv, p->v_pages.p, 1);
-    float *q = aligned_floats(Dk * lanes), *o = aligned_floats(Dv * lanes);
-    rng_normals(rng, Dk * lanes, q, 1);
-    rng_normals(rng, Dv * lanes, o, 1);
-    p->old_o = copy_floats(o, Dv * lanes);
-    p->t = (struct panel){.vectors = (int32_t)vectors,
-                          .keys = keys,
-                          .Dk = Dk,
-                          .Dv = Dv,
-                          .k = p->k_pages.p,
-                          .v = p->v_pages.p,
-                          .ldk = ldk,
-                          .ldv = ldv,
-                          .q = q,
-                          .o = o,
-                          .s = aligned_floats(keys * lanes),
-                          .top = aligned_floats(lanes),
-                          .m = aligned_floats(lanes),
-                          .l = aligned_floats(lanes),
-                          .all = {0, keys}};
-    for (int64_t i = 0; i < lanes; i++) {
-        bool begun = rng_chance(rng, 0.7);
-        p->t.m[i] = p->old_m[i] = begun ? (float)rng_int(rng, -9, 9) : -INFINITY;
-        p->t.l[i] = p->old_l[i] = begun ? (float)rng_int(rng, 1, 9) : 0.0f;
-        int64_t a = rng_int(rng, 0, keys), b = rng_int(rng, 0, keys);
-        p->lo[i] = (int32_t)min64(a, b);
-        p->hi[i] = (int32_t)max64(a, b);
-        p->t.all.lo = max64(p->t.all.lo, p->lo[i]);
-        p->t.all.hi = min64(p->t.all.hi, p->hi[i]);
-    }
-    if (rng_chance(rng, 0.6)) {
-        p->t.lo = p->lo;
-        p->t.hi = p->hi;
-        p->cut = rng_chance(rng, 0.5);
-    }
-    problem_ends(p);
-    if (rng_chance(rng, 0.5)) p->t.ahead_v = p->t.ahead_k = (struct ahead){p->t.k, ldk + 64, 999};
-}
-
-static void problem_free(struct problem *p)
-{
-    float *all[] = {(float *)(uintptr_t)p->t.q, p->t.o, p->t.s, p->t.top, p->t.m, p->t.l};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
-    free(p->old_o);
-    pages_free(&p->k_pages);
-    pages_free(&p->v_pages);
-}
+#include "panel_rig.h"
 
 static void expect_scores(const struct problem *p)
 {
@@ -185,18 +81,18 @@ static void expect_values(const struct problem *p)
         }
 }
 
-/* The scores once more, in two parts, from such as are not hidden yet. */
+/* The scores once more, from such as are not hidden yet. */
 static void scores_by_rules(struct problem *p)
 {
     int64_t keys = p->t.keys;
     for (int64_t i = 0; i < keys * p->lanes; i++)
         if (p->t.s[i] == -INFINITY) p->t.s[i] = NAN;
     for (int64_t i = 0; i < p->lanes; i++) p->t.top[i] = 99;
-    kn->panel_rules(&p->t, &(struct panel_rules){.from = 0, .to = keys / 2});
-    kn->panel_rules(&p->t, &(struct panel_rules){.from = keys / 2, .to = keys});
+    kn->panel_rules(&p->t, &(struct panel_rules){.scale = 1});
     for (int64_t j = 0; j < keys; j++)
         for (int64_t i = 0; i < p->lanes; i++)
-            assert_true((p->t.s[j * p->lanes + i] == -INFINITY) == !sees(p, i, j));
+            if (!beyond_end(p, i, j))
+                assert_true((p->t.s[j * p->lanes + i] == -INFINITY) == !sees(p, i, j));
     expect_scores(p);
 }
 
@@ -208,7 +104,7 @@ static void one_problem(int64_t vectors, int64_t keys, int64_t Dk, int64_t Dv)
     for (int64_t i = 0; i < keys * p.lanes; i++) p.t.s[i] = NAN;
     kn->panel_scores(&p.t);
     expect_scores(&p);
-    if (!p.cut) scores_by_rules(&p);
+    scores_by_rules(&p);
     float *s = copy_floats(p.t.s, keys * p.lanes);
     kn->panel_softmax(&p.t);
     expect_softmax(&p, s);
@@ -254,7 +150,7 @@ static void test_panel_specials(void **state)
     memcpy(&p.t.s[0], &payload, sizeof payload); /* lane 0: NaN beside 1 */
     p.t.s[lanes] = 1.0f;
     p.t.s[1] = INFINITY; /* lane 1: +inf */
-    kn->panel_rules(&p.t, &(struct panel_rules){.to = 3});
+    kn->panel_rules(&p.t, &(struct panel_rules){.scale = 1});
     assert_true(p.t.top[0] == 1.0f);
     kn->panel_softmax(&p.t);
     kn->panel_values(&p.t);
@@ -288,71 +184,6 @@ static void test_weights_end(void **state)
     }
     assert_true(p.t.top[0] == 0);
     problem_free(&p);
-}
-
-/* What rules make of score s of a key and a lane, in float64, and how far a float may be off. */
-static double by_rules(const struct problem *p, const struct panel_rules *r, int64_t i,
-                       int64_t lane, double s, double *tol)
-{
-    double x = s, size = fabs(s);
-    if (r->slopes) {
-        double bias = (double)r->slopes[lane] * fabs((double)r->at[lane] - (double)i);
-        x -= bias;
-        size += bias;
-    }
-    float add = r->bias ? r->bias[(i - r->from) * p->lanes + lane] : 0;
-    x = add == -INFINITY ? (double)-INFINITY : x + (double)add;
-    size += isfinite(add) ? fabs((double)add) : 0;
-    if (r->ids && r->ids[i] != r->id[lane]) x = (double)-INFINITY;
-    if (!sees(p, lane, i)) x = (double)-INFINITY;
-    *tol = isfinite(x) ? 3 * REF_U * size : 0; /* a product, two sums */
-    return x;
-}
-
-/* Every set of rules, some keys NaN, in two parts. */
-static void test_panel_rules(void **state)
-{
-    (void)state;
-    for (int64_t n = 0; n < 8 * N_SIZES; n++) {
-        struct rng rng = rng_make((uint64_t)n);
-        struct problem p;
-        int64_t keys = sizes[n / 8], vectors = n % PANEL_VECTORS + 1;
-        problem_make(&p, &rng, vectors, keys, 3, 1);
-        float *slopes = aligned_floats(p.lanes), *at = aligned_floats(p.lanes);
-        float *bias = aligned_floats(keys * p.lanes), *top = aligned_floats(p.lanes);
-        int32_t *ids = must_alloc((size_t)keys, sizeof *ids), id[48];
-        struct panel_rules r = {.to = keys};
-        for (int64_t i = 0; i < p.lanes; i++) {
-            slopes[i] = (float)rng_int(&rng, 0, 9) / 4;
-            at[i] = (float)rng_int(&rng, -9, 99);
-            id[i] = (int32_t)rng_int(&rng, 0, 3);
-            top[i] = -INFINITY;
-        }
-        for (int64_t i = 0; i < keys; i++) ids[i] = (int32_t)rng_int(&rng, 0, 3);
-        for (int64_t i = 0; i < keys * p.lanes; i++) {
-            bias[i] = rng_chance(&rng, 0.2) ? -INFINITY : (float)rng_int(&rng, -9, 9);
-            p.t.s[i] = rng_chance(&rng, 0.1) ? NAN : (float)rng_normal(&rng, 3);
-        }
-        if (n & 1) r.slopes = slopes, r.at = at;
-        if (n & 2) r.bias = bias;
-        if (n & 4) r.ids = ids, r.id = id;
-        float *before = copy_floats(p.t.s, keys * p.lanes);
-        struct panel_rules parts[2] = {r, r};
-        parts[0].to = parts[1].from = keys / 2;
-        if (r.bias) parts[1].bias = bias + keys / 2 * p.lanes;
-        for (int k = 0; k < 2; k++) kn->panel_rules(&p.t, &parts[k]);
-        for (int64_t i = 0; i < keys * p.lanes; i++) {
-            int64_t key = i / p.lanes, lane = i % p.lanes;
-            double tol, want = by_rules(&p, &r, key, lane, (double)before[i], &tol);
-            assert_true(ref_close(want, tol, p.t.s[i]));
-            if (p.t.s[i] > top[lane]) top[lane] = p.t.s[i];
-        }
-        for (int64_t i = 0; i < p.lanes; i++) assert_true(p.t.top[i] == top[i]);
-        float *all[] = {slopes, at, bias, top, before};
-        for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
-        free(ids);
-        problem_free(&p);
-    }
 }
 
 static void in_and_out(int64_t rows, int64_t D)
@@ -442,7 +273,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_panels),
-        cmocka_unit_test(test_panel_rules),
         cmocka_unit_test(test_panel_specials),
         cmocka_unit_test(test_weights_end),
         cmocka_unit_test(test_in_and_out),
