@@ -28,6 +28,7 @@ static void carve_panels(const struct job *job, const struct cut *cut, int64_t r
     const attn_op *op = job->op;
     int64_t lanes = panel_lanes(op);
     scratch->s = attn_i_carve(c, longest_tile(cut) * lanes, sizeof(float));
+    scratch->k_copy = attn_i_carve(c, longest_tile(cut) * op->Dk, sizeof(float));
     scratch->q_panels = attn_i_carve(c, op->Dk * rows, sizeof(float));
     scratch->o_panels = attn_i_carve(c, op->Dv * rows, sizeof(float));
     scratch->top = attn_i_carve(c, lanes, sizeof(float));

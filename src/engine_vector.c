@@ -78,17 +78,30 @@ static void repair(const struct block *blk, const struct panel_span *p, const st
     }
 }
 
+/* The keys as panels read them: in place, or as a copy. */
+static struct kv_tile keys_of(const struct block *blk, const struct kv_tile *kv)
+{
+    int64_t Dk = blk->job->op->Dk;
+    struct kv_tile keys = *kv;
+    if (!attn_i_rows_alias(blk, kv->ldk, Dk)) return keys;
+    keys.k = blk->scratch->k_copy;
+    keys.ldk = Dk;
+    for (int64_t j = 0; j < kv->count; j++)
+        memcpy(blk->scratch->k_copy + j * Dk, kv->k + j * kv->ldk, (size_t)Dk * sizeof *kv->k);
+    return keys;
+}
+
 static struct panel panel_state(const struct block *blk, const struct panel_span *p,
-                                const struct kv_tile *kv)
+                                const struct kv_tile *keys)
 {
     const attn_op *op = blk->job->op;
     struct panel t = {
         .vectors = (int32_t)(p->lanes / op->kernels->width),
-        .keys = kv->count,
+        .keys = keys->count,
         .Dk = op->Dk,
         .Dv = op->Dv,
-        .k = kv->k,
-        .ldk = kv->ldk,
+        .k = keys->k,
+        .ldk = keys->ldk,
         .q = blk->scratch->q_panels + p->row0 * op->Dk,
         .s = blk->scratch->s,
         .top = blk->scratch->top,
@@ -139,8 +152,8 @@ static void attend_panel(const struct block *blk, struct kv_state *tile,
     struct span keys = {tile->kv.j0, tile->kv.j0 + tile->kv.count};
     keys = span_and(all, keys);
     if (keys.lo >= keys.hi) return;
-    struct kv_tile kv = cut_tile(&tile->kv, keys);
-    struct panel t = panel_state(blk, p, &kv);
+    struct kv_tile kv = cut_tile(&tile->kv, keys), k = cut_tile(&tile->keys, keys);
+    struct panel t = panel_state(blk, p, &k);
     t.first = keys.lo == max64(all.lo, blk->keys.lo);
     t.all.lo = attn_i_row_span(blk->job, &blk->item, i.hi - 1).lo - kv.j0;
     t.all.hi = attn_i_row_span(blk->job, &blk->item, i.lo).hi - kv.j0;
@@ -207,6 +220,7 @@ void attn_i_vector_attend(const struct block *blk)
         if (end <= keys.lo) continue;
         int64_t hi = min64(end, keys.hi);
         struct kv_state tile = {.kv = attn_i_kv_tile(blk, j, hi - j)};
+        tile.keys = keys_of(blk, &tile.kv);
         for (struct panel_span p = first_panel(blk); p.n < p.count; p = next_panel(blk, &p))
             attend_panel(blk, &tile, &p, hi < keys.hi);
     }

@@ -142,6 +142,7 @@ struct thread_scratch {
     float *s;             /* strip_rows x tile_keys, padded: a strip of scores */
     float *kt;            /* Dk x tile_keys: a key tile, transposed */
     float *v_copy;        /* tile_keys x padded Dv: a value tile, see attn_i_copy_values */
+    float *k_copy;        /* of the vector engine: tile_keys x Dk */
     float *o_tile;        /* strip_rows x padded Dv, where attn_i_pads_values */
     float *m, *l;         /* rows of a block */
     float *mean;          /* per averaged stage: strip_rows x Lk */
@@ -233,9 +234,12 @@ struct kv_tile attn_i_copy_values(const struct block *blk, const struct kv_tile 
                                   bool finite);
 bool attn_i_values_finite(const struct block *blk, const struct kv_tile *tile);
 
+/* Are rows of this size, ld apart, to be copied before a block meets them? */
+bool attn_i_rows_alias(const struct block *blk, int64_t ld, int64_t size);
+
 /* A tile, and what was found out about its values: kv is given, the rest begins as 0. */
 struct kv_state {
-    struct kv_tile kv, copy;
+    struct kv_tile kv, copy, keys; /* keys: of the vector engine, K as panels read it */
     enum copied { NOTHING, AS_IS, WITHOUT_NAN } copied;
     enum finiteness { UNKNOWN, FINITE, NOT_FINITE } values;
 };

@@ -187,6 +187,18 @@ static void test_keys_in_another_order(void **state)
 
 /* The same numbers in padded, backward or packed memory: the same bits, as products see the same
    rows in the same order. */
+static void copy_inputs(struct rig *a, struct rig *b)
+{
+    struct test_tensor *from[3] = {&a->q, &a->k, &a->v}, *to[3] = {&b->q, &b->k, &b->v};
+    for (int t = 0; t < 3; t++) {
+        float *packed = test_packed(from[t]);
+        int64_t H = to[t]->dims[1], L = to[t]->dims[2], D = to[t]->dims[3];
+        for (int64_t n = 0; n < test_count(to[t]); n++)
+            *test_at(to[t], n / D / L / H, n / D / L % H, n / D % L, n % D) = packed[n];
+        free(packed);
+    }
+}
+
 static void test_strides_keep_bits(void **state)
 {
     (void)state;
@@ -198,14 +210,7 @@ static void test_strides_keep_bits(void **state)
         strided.strides = row % 2 ? STRIDES_PADDED : STRIDES_NEGATIVE;
         rig_make(&a, &s);
         rig_make(&b, &strided);
-        struct test_tensor *from[3] = {&a.q, &a.k, &a.v}, *to[3] = {&b.q, &b.k, &b.v};
-        for (int t = 0; t < 3; t++) {
-            float *packed = test_packed(from[t]);
-            int64_t H = to[t]->dims[1], L = to[t]->dims[2], D = to[t]->dims[3];
-            for (int64_t n = 0; n < test_count(to[t]); n++)
-                *test_at(to[t], n / D / L / H, n / D / L % H, n / D % L, n % D) = packed[n];
-            free(packed);
-        }
+        copy_inputs(&a, &b);
         for (int n = 0; n < N_PATHS; n++) {
             rig_tiles(&a, &paths[n]);
             rig_tiles(&b, &paths[n]);
@@ -218,6 +223,42 @@ static void test_strides_keep_bits(void **state)
             free(contiguous);
             free(other);
         }
+        rig_free(&a);
+        rig_free(&b);
+    }
+}
+
+/* Rows a multiple of 2 KiB apart, of which tiles are copied: nothing else changes, wherever a NaN
+   or an infinity lies. */
+static void test_rows_that_alias(void **state)
+{
+    static const struct spec shapes[] = {
+        {.Lq = 200, .Lk = 300, .Hq = 4, .Dk = 128}, /* two tiles of keys */
+        {.Lq = 100, .Lk = 110, .Hq = 16, .Hk = 8, .Dk = 64},
+        {.Lq = 100, .Lk = 40, .Hq = 64, .Dk = 8, .Dv = 72}, /* values are padded, too */
+        {.Lq = 30, .Lk = 50, .Hq = 2, .Dk = 256},           /* too few to be copied for */
+    };
+    (void)state;
+    for (int64_t row = 0; row < 4 * 3 * 3; row++) {
+        struct spec s = shapes[row % 4], apart;
+        struct rig a, b;
+        if (rig_skip(row)) continue;
+        s.seed = (uint64_t)row;
+        s.row = row;
+        s.causal = (int32_t)(row / 4 % 3);
+        apart = s;
+        apart.layout = ATTN_LAYOUT_BLHD;
+        rig_make(&a, &s);
+        rig_make(&b, &apart);
+        if (row / 12 > 0) *test_at(&a.v, 0, 1, s.Lk / 2, 3) = row / 12 == 1 ? NAN : INFINITY;
+        copy_inputs(&a, &b);
+        float *together = rig_output(&a), *other = rig_output(&b);
+        if (!same_bits("rows alias", together, other, test_count(&a.out))) {
+            rig_print(&a, "rows apart");
+            fail();
+        }
+        free(together);
+        free(other);
         rig_free(&a);
         rig_free(&b);
     }
@@ -275,9 +316,8 @@ static void test_scores_agree(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rules_as_masks),
-        cmocka_unit_test(test_keys_in_another_order),
-        cmocka_unit_test(test_strides_keep_bits),
+        cmocka_unit_test(test_rules_as_masks),    cmocka_unit_test(test_keys_in_another_order),
+        cmocka_unit_test(test_strides_keep_bits), cmocka_unit_test(test_rows_that_alias),
         cmocka_unit_test(test_scores_agree),
     };
     return cmocka_run_group_tests_name("properties", tests, NULL, NULL);
