@@ -99,6 +99,7 @@ struct cut {
 
 struct plan {
     struct cut many, few; /* for items of many queries, and of few */
+    struct cut rest;      /* the last queries of many, if not all go through many */
     int64_t heads;        /* heads of a block: G, or 1 when heads are averaged */
     int64_t columns;      /* kv heads, or 1 when a unit walks over all heads to average them */
     int64_t n_blocks;     /* units per (item, column); of packed queries the sum over all items */
@@ -111,7 +112,9 @@ struct plan {
 
 /* The cut for an item of Lq queries. */
 const struct cut *attn_i_cut(const struct job *job, const struct plan *plan, int64_t Lq);
-/* Blocks of an item of Lq queries; 0 of none. */
+/* How many of the Lq queries of an item, the last ones, are left to plan->rest. */
+int64_t attn_i_rest(const struct job *job, const struct plan *plan, int64_t Lq);
+/* Blocks of an item of Lq queries; 0 of none. The last does the rest, too. */
 int64_t attn_i_item_blocks(const struct job *job, const struct plan *plan, int64_t Lq);
 
 /* Queries in a full panel of the vector engine. */

@@ -42,6 +42,9 @@
 #define VECTOR_PANELS_MIN 4
 #define VECTOR_FLOATS (64 * 1024)
 #define VECTOR_KEYS 192
+/* Up to how many queries the last ones, which fill little of a vector, go the way of few: of 49 =
+   48 + 1 and 197 = 192 + 5. More of them hide the waste. */
+#define REST_QUERIES 1024
 /* Query rows of all heads of a block: what shares one transposed key tile. */
 #define BLOCK_ROWS 960
 #define BLOCK_ROWS_MIN 240
@@ -180,6 +183,19 @@ static struct cut cut_few(const struct job *job, int64_t Lq, int64_t Lk)
     return cut;
 }
 
+/* Rows of all heads that go through the kernels for few rather than fill a part of a vector: 5 of
+   16, 3 of 8. One row is x1.05 to 1.15 (193 and 49 queries, heads of 32 to 128), 5 of 16 x1.01 to
+   1.09, 6 x0.99 to 1.08; 3 of 8 x1.02 to 1.06 (Emerald Rapids). */
+static int64_t rest_rows(const attn_op *op) { return op->kernels->width / 4 + 1; }
+
+static struct cut cut_rest(const struct job *job, int64_t heads, int64_t Lq, int64_t Lk)
+{
+    struct cut cut = cut_few(job, min64(max64(1, rest_rows(job->op) / heads), Lq), Lk);
+    cut.n_parts = 1;
+    cut.part_keys = INT64_MAX;
+    return cut;
+}
+
 static bool takes_few(const struct job *job, int64_t Lq)
 {
     int32_t path = job->op->tiles.path;
@@ -190,6 +206,15 @@ static bool takes_few(const struct job *job, int64_t Lq)
 const struct cut *attn_i_cut(const struct job *job, const struct plan *plan, int64_t Lq)
 {
     return takes_few(job, Lq) ? &plan->few : &plan->many;
+}
+
+int64_t attn_i_rest(const struct job *job, const struct plan *plan, int64_t Lq)
+{
+    const struct cut *cut = attn_i_cut(job, plan, Lq);
+    if (cut->path != PATH_VECTOR || Lq > REST_QUERIES) return 0;
+    /* G, not plan->heads: asking for an average over heads changes no bits */
+    int64_t G = job->op->Hq / job->op->Hk, rest = Lq % vector_unit(job, G);
+    return rest < Lq && rest * G <= rest_rows(job->op) ? rest : 0;
 }
 
 int32_t attn_i_mean_stages(const attn_args *args)
@@ -261,8 +286,9 @@ int64_t attn_i_item_blocks(const struct job *job, const struct plan *plan, int64
 {
     const struct cut *cut = attn_i_cut(job, plan, Lq);
     if (Lq == 0) return 0;
-    return cut->path == PATH_DECODE ? 1
-                                    : ceil_div(ceil_div(Lq, cut->strip_rows), cut->block_strips);
+    if (cut->path == PATH_DECODE) return 1;
+    Lq -= attn_i_rest(job, plan, Lq);
+    return ceil_div(ceil_div(Lq, cut->strip_rows), cut->block_strips);
 }
 
 static void count_work(const struct job *job, struct plan *p)
@@ -274,6 +300,14 @@ static void count_work(const struct job *job, struct plan *p)
     p->n_units = p->n_blocks * p->columns * (args->offsets_q ? 1 : job->B);
     bool whole = attn_i_mean_stages(args) > 0; /* a unit does all its parts itself */
     p->n_tasks = whole ? p->n_units : p->n_units * p->few.n_parts;
+}
+
+/* What a thread needs that goes by either cut. */
+static size_t most_bytes(const struct job *job, const struct cut *a, const struct cut *b,
+                         int64_t heads)
+{
+    size_t bytes_a = attn_i_cut_bytes(job, a, heads), bytes_b = attn_i_cut_bytes(job, b, heads);
+    return bytes_a > bytes_b ? bytes_a : bytes_b;
 }
 
 attn_status attn_i_plan(const struct job *job, struct plan *plan)
@@ -291,7 +325,8 @@ attn_status attn_i_plan(const struct job *job, struct plan *plan)
         bool raw = args->scores[ATTN_STAGE_RAW] || args->scores[ATTN_STAGE_CAPPED];
         bool small = p.many.path == PATH_TILES && !raw && attn_i_blas_small_path();
         p.small_products = small || p.many.path == PATH_VECTOR; /* which makes none */
-        p.thread_bytes = attn_i_cut_bytes(job, &p.many, p.heads);
+        p.rest = cut_rest(job, p.heads, most.Lq_many, most.Lk);
+        p.thread_bytes = most_bytes(job, &p.many, &p.rest, p.heads);
     }
     if (most.Lq_few > 0) {
         p.few = cut_few(job, most.Lq_few, most.Lk);
@@ -345,18 +380,16 @@ attn_status attn_i_workspace(const struct job *job, size_t *bytes)
         many.block_strips =
             strips_in(&many, heads, max64(BLOCK_ROWS, op->tiles.block_queries * G));
     many.strip_rows = min64(tile_shape(job, heads, 1).strip_rows, job->Lq);
-    size_t many_bytes = attn_i_cut_bytes(job, &many, heads);
 
-    int64_t Lq = min64(job->Lq, max64(1, DECODE_ROWS / G));
+    int64_t Lq = min64(job->Lq, max64(DECODE_ROWS / G, max64(1, rest_rows(op) / heads)));
     struct cut few = cut_few(job, op->tiles.path == PATH_DECODE ? job->Lq : Lq, job->Lk);
-    size_t few_bytes = attn_i_cut_bytes(job, &few, heads);
 
     struct carver c = {0};
     struct shared shared;
     int64_t slots = most_slots(job);
     attn_i_carve_slots(job, slots > 1 ? slots : 0, heads * few.strip_rows, &c, &shared);
     double tasks = (double)job->B * (double)op->Hk * (double)most_blocks + (double)slots;
-    *bytes = attn_i_total_bytes(many_bytes > few_bytes ? many_bytes : few_bytes, c.used,
+    *bytes = attn_i_total_bytes(most_bytes(job, &many, &few, heads), c.used,
                                 tasks < op->threads ? (int64_t)tasks : op->threads);
     return *bytes >= WORKSPACE_TOO_LARGE ? ATTN_EOVERFLOW : ATTN_OK;
 }

@@ -42,13 +42,14 @@ static void point_at_scores(struct block *blk)
     }
 }
 
+/* Block u.n of the queries from q.lo to q.hi. */
 static struct block block_of(const struct run *run, const struct cut *cut, const struct item *it,
-                             struct unit u, struct thread_scratch *scratch)
+                             struct span q, struct unit u, struct thread_scratch *scratch)
 {
     const struct job *job = run->job;
-    int64_t rows = strip_height(cut, it->Lq);
+    int64_t rows = strip_height(cut, q.hi - q.lo);
     int64_t s0 = u.n * cut->block_strips;
-    int64_t s1 = min64(s0 + cut->block_strips, ceil_div(it->Lq, rows));
+    int64_t s1 = min64(s0 + cut->block_strips, ceil_div(q.hi - q.lo, rows));
     struct block blk = {
         .job = job,
         .cut = cut,
@@ -60,14 +61,14 @@ static struct block block_of(const struct run *run, const struct cut *cut, const
         .strip_rows = rows,
         .s0 = s0,
         .s1 = s1,
-        .i0 = s0 * rows,
+        .i0 = q.lo + s0 * rows,
         .o_head = job->out.sh,
         .o_row = job->out.sl,
         .m = scratch->m,
         .l = scratch->l,
         .scratch = scratch,
     };
-    blk.nq = min64(s1 * rows, it->Lq) - blk.i0;
+    blk.nq = min64(q.lo + s1 * rows, q.hi) - blk.i0;
     blk.o =
         job->out.data + u.b * job->out.sb + u.h0 * job->out.sh + (it->q0 + blk.i0) * job->out.sl;
     point_at_scores(&blk);
@@ -281,17 +282,31 @@ static struct unit unit_of(const struct run *run, int64_t index)
 }
 
 /* Part `part` of a unit of the heads from u.h0, or all parts. The last part done merges all. */
-static void run_unit(const struct run *run, struct thread_scratch *scratch, const struct cut *cut,
-                     const struct item *it, struct unit u, int64_t part, bool all)
+static void run_unit(const struct run *run, struct block *blk, int64_t unit, int64_t part,
+                     bool all)
 {
-    struct block blk = block_of(run, cut, it, u, scratch);
-    for (int64_t p = all ? 0 : part; p < (all ? cut->n_parts : part + 1); p++)
-        attend_part(run, &blk, u.index, p);
-    if (!all &&
-        atomic_fetch_sub_explicit(run->shared.left + u.index, 1, memory_order_acq_rel) > 1)
+    int64_t n_parts = blk->cut->n_parts;
+    for (int64_t p = all ? 0 : part; p < (all ? n_parts : part + 1); p++)
+        attend_part(run, blk, unit, p);
+    if (!all && atomic_fetch_sub_explicit(run->shared.left + unit, 1, memory_order_acq_rel) > 1)
         return;
-    if (cut->n_parts > 1) merge_parts(run, &blk, u.index);
-    finish_block(&blk);
+    if (n_parts > 1) merge_parts(run, blk, unit);
+    finish_block(blk);
+}
+
+/* The queries q of a unit, or of a part of it, in a thread's memory. */
+static void run_queries(const struct run *run, char *memory, const struct cut *cut,
+                        const struct item *it, struct span q, struct unit u, int64_t part,
+                        bool all)
+{
+    struct thread_scratch scratch;
+    attn_i_carve_thread(run->job, run->plan, cut, memory, &scratch);
+    bool mean = attn_i_mean_stages(run->job->args) > 0;
+    int64_t last = mean ? run->job->op->Hq - 1 : u.h0;
+    for (; u.h0 <= last; u.h0++) {
+        struct block blk = block_of(run, cut, it, q, u, &scratch);
+        run_unit(run, &blk, u.index, part, all);
+    }
 }
 
 static void run_task(void *context, int32_t worker, int64_t task)
@@ -301,15 +316,15 @@ static void run_task(void *context, int32_t worker, int64_t task)
     bool all = plan->n_tasks == plan->n_units;
     struct unit u = unit_of(run, all ? task : task / plan->few.n_parts);
     struct item it = attn_i_item(run->job, u.b);
+    char *memory = run->threads + (size_t)worker * plan->thread_bytes;
     const struct cut *cut = attn_i_cut(run->job, plan, it.Lq);
-    struct thread_scratch scratch;
-    attn_i_carve_thread(run->job, plan, cut, run->threads + (size_t)worker * plan->thread_bytes,
-                        &scratch);
+    struct span rest = {it.Lq - attn_i_rest(run->job, plan, it.Lq), it.Lq}, q = {0, rest.lo};
     int32_t saved = attn_i_blas_thread_enter();
-    bool mean = attn_i_mean_stages(run->job->args) > 0;
-    int64_t last = mean ? run->job->op->Hq - 1 : u.h0;
-    for (; u.h0 <= last; u.h0++)
-        run_unit(run, &scratch, cut, &it, u, all ? 0 : task % plan->few.n_parts, all);
+    run_queries(run, memory, cut, &it, q, u, all ? 0 : task % plan->few.n_parts, all);
+    if (rest.lo < rest.hi && u.n + 1 == attn_i_item_blocks(run->job, plan, it.Lq)) {
+        u.n = 0;
+        run_queries(run, memory, &plan->rest, &it, rest, u, 0, true);
+    }
     attn_i_blas_thread_leave(saved);
 }
 

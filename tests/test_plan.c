@@ -106,6 +106,34 @@ static void test_vector_tiles(void **state)
     }
 }
 
+/* The last queries are left to the kernels for few where their rows fill little of a vector. */
+static void test_rest_of_queries(void **state)
+{
+    static const int64_t groups[] = {1, 2, 3, 4, 16};
+    struct shape s = {.B = 1, .Hk = 1, .Lk = 90, .Dk = 16, .Dv = 16};
+    (void)state;
+    for (int n = 0; n < 5 * 1200; n++) {
+        s.engine = n % 7 == 6 ? ATTN_ENGINE_BLAS : ATTN_ENGINE_VECTOR;
+        s.Hq = groups[n % 5];
+        s.Lq = 1 + n / 5;
+        attn_op *op = op_of(&s);
+        struct job job;
+        struct plan p = plan_of(op, &s, NULL);
+        assert_int_equal(attn_i_check_sizes(op, s.B, s.Lq, s.Lk, NULL, &job, NULL), ATTN_OK);
+        int64_t W = op->kernels->width, rest = attn_i_rest(&job, &p, s.Lq);
+        bool vector = p.many.path == PATH_VECTOR && p.many.strip_rows > 0;
+        if (vector && s.Lq <= 1024) {
+            int64_t least = 0; /* that leave whole vectors */
+            while ((s.Lq - least) * s.Hq % W) least++;
+            assert_int_equal(rest, least < s.Lq && least * s.Hq <= W / 4 + 1 ? least : 0);
+            assert_true(rest * s.Hq <= p.rest.strip_rows * s.Hq);
+        } else
+            assert_int_equal(rest, 0);
+        if (vector) assert_int_equal(p.n_units, ceil_div(s.Lq - rest, p.many.strip_rows));
+        attn_op_destroy(op);
+    }
+}
+
 /* Smaller blocks where there would be few tasks, larger ones where there are many. */
 static void test_tasks_for_many_cores(void **state)
 {
@@ -269,6 +297,7 @@ int main(void)
         cmocka_unit_test(test_workspace_holds_the_parts),
         cmocka_unit_test(test_small_products_are_small),
         cmocka_unit_test(test_vector_tiles),
+        cmocka_unit_test(test_rest_of_queries),
         cmocka_unit_test(test_tasks_for_many_cores),
         cmocka_unit_test(test_parts_of_keys),
         cmocka_unit_test(test_threads_worth_waking),
