@@ -86,8 +86,8 @@
  *   gives NaN (0 * NaN); one whose V holds Inf gives NaN or that Inf.
  * - Keys outside the key range are never read (but an attn_layer projects all
  *   of x_kv).
- * - In out, a weight below 2^-100 of the row's largest counts as 0; weights
- *   that are asked for are exact down to 2^-126.
+ * - In out and lse, a weight below 2^-100 of the row's largest counts as 0; in
+ *   the weights that are asked for, one below 2^-126 of it.
  * - Weights are divided by their sum at the end, so |V| times the number of
  *   keys must stay within a float.
  * - B == 0 or Lq == 0: success once the options fit; nothing is written.

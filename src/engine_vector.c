@@ -61,9 +61,6 @@ static struct kv_tile cut_tile(const struct kv_tile *tile, struct span keys)
     return kv;
 }
 
-/* Keys of a panel's vectors end at a multiple of this: whole register tiles. */
-#define ENDS_UNIT 8
-
 /* ----------------------------------------------------------------- tiles */
 
 /* Values that are NaN or Inf, for the rows that see their key. */
@@ -112,8 +109,8 @@ static struct panel panel_state(const struct block *blk, const struct panel_span
     return t;
 }
 
-/* Under a causal rule, the later vectors of a panel see more keys than the earlier ones. Scores
-   that are asked for are formed for all. */
+/* Under rules that let later queries see more keys, the later vectors of a panel go on where the
+   earlier ones end. Scores that are asked for are formed for all. */
 static void panel_ends(const struct block *blk, const struct panel_span *p,
                        const struct kv_tile *kv, struct panel *t)
 {
@@ -194,10 +191,12 @@ static void panels_in(const struct block *blk)
 void attn_i_vector_finish(const struct block *blk)
 {
     const attn_op *op = blk->job->op;
-    for (struct panel_span p = first_panel(blk); p.n < p.count; p = next_panel(blk, &p))
+    for (struct panel_span p = first_panel(blk); p.n < p.count; p = next_panel(blk, &p)) {
+        for (int64_t r = p.rows; r < p.lanes; r++) blk->l[p.row0 + r] = EMPTY_ROW;
         op->kernels->panel_out(p.rows, (int32_t)(p.lanes / op->kernels->width), op->Dv,
                                blk->scratch->o_panels + p.row0 * op->Dv, blk->l + p.row0,
                                blk->scratch->o_rows + p.row0);
+    }
 }
 
 /* Where the tile at j ends: tiles are counted from the first key, whatever the block sees. */

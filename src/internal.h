@@ -3,7 +3,7 @@
  * What all files of libattn share: handles, scratch memory, threads. Read in
  * the order of a call: attn.c (exported, with check.c) -> run.c ->
  * engine_blas.c, engine_vector.c (with vector_rules.c) or engine_decode.c ->
- * strip.c -> softmax.c, panel.c or decode.c, with plan.c and rules.c beside
+ * strip.c -> softmax.c, panel.c, panel_rules.c or decode.c, with plan.c and rules.c beside
  * them. A run is described in job.h, the loops in kernels.h, BLAS in blas.h.
  */
 #ifndef ATTN_INTERNAL_H

@@ -154,7 +154,7 @@ struct thread_scratch {
     int32_t (*columns)[2]; /* strip_rows */
     uint8_t *started;      /* per strip of a block: is there output already? */
     /* vector: panels of queries and of output; for one panel the maxima, what its lanes see,
-       their rules, and STRIP_KEYS keys of masks or scores row by row and as a panel */
+       their rules, and STRIP_KEYS keys of scores row by row */
     float *q_panels, *o_panels, *top, *slopes, *at, *strip;
     int32_t *lo, *hi, *id;
     const uint8_t **keep;

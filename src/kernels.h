@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The loops that are ours: one table per instruction set, from softmax.c, decode.c and panel.c. */
+/* The loops that are ours: one table per instruction set, from softmax.c, decode.c, panel.c and
+   panel_rules.c. */
 #ifndef ATTN_KERNELS_H
 #define ATTN_KERNELS_H
 
@@ -52,6 +53,9 @@ struct ahead {
 /* The most vectors of queries in a panel. */
 #define PANEL_VECTORS 3
 
+/* Whole register tiles of keys, whatever the instruction set. */
+#define ENDS_UNIT 8
+
 /* A panel of queries against a tile of keys: kernels->panel_*. A query is a lane; arrays of lanes
    have vectors * width of them, and are aligned to 64. */
 struct panel {
@@ -61,7 +65,9 @@ struct panel {
     int64_t ldk, ldv;
     const float *q;              /* [Dk][lanes], scaled */
     float *s;                    /* [keys][lanes]: scores, then exp(s - max) */
-    int64_t ends[PANEL_VECTORS]; /* no lane of vectors 0 to j sees a key from ends[j] on */
+    int64_t ends[PANEL_VECTORS]; /* no lane of vectors 0 to j sees a key from ends[j] on: never
+                                    less than the one before, a multiple of ENDS_UNIT or keys,
+                                    which the last one is */
     const int32_t *lo, *hi;      /* [lanes]: sees keys [lo, hi) of the tile; NULL: all see all */
     struct {
         int64_t lo, hi;
@@ -75,9 +81,9 @@ struct panel {
 
 /* What changes the scores of a panel, beyond intervals: kernels->panel_rules. In this order. */
 struct panel_rules {
-    float scale, cap;           /* s *= scale; s = cap tanh(s / cap) where cap > 0 */
-    const float *slopes, *at;   /* [lanes]: s -= slope * |at - key|; NULL: none */
-    const float *const *add;    /* [lanes]: the masks' rows, from the tile's first key on; added, */
+    float scale, cap;         /* s *= scale; s = cap tanh(s / cap) where cap > 0 */
+    const float *slopes, *at; /* [lanes]: s -= slope * |at - key|; NULL: none */
+    const float *const *add;  /* [lanes]: the masks' rows, from the tile's first key on; added, */
     const uint8_t *const *keep; /* -inf hides, and so does a 0; NULL: none */
     int64_t add_stride, keep_stride;
     const int32_t *ids, *id; /* of the tile's keys, and [lanes]: others are hidden; NULL: none */

@@ -16,12 +16,15 @@
 
 /* The register tile: TILE_ROWS x PANEL_VECTORS sums, that many vectors of b, and one broadcast. */
 #if W == 16 || defined(__aarch64__)
-#define TILE_ROWS 8 /* 16 or 24 of 32 registers */
+#define TILE_ROWS 8 /* 24 of 32 registers */
 #else
 #define TILE_ROWS 4 /* 12 of 16 registers */
 #endif
 
 #define LINE 16 /* floats in a cache line */
+
+_Static_assert(ENDS_UNIT % TILE_ROWS == 0, "ends are those of register tiles");
+_Static_assert(PANEL_VECTORS <= VECTORS_MAX, "a key's exponentials are formed at once");
 
 typedef vf tile[TILE_ROWS][PANEL_VECTORS];
 
@@ -227,9 +230,10 @@ INLINE void square_out(int64_t n, int64_t D, int64_t d, const float *y, int64_t 
                        float *const *x)
 {
     vf t[W];
+    vi empty = factor == EMPTY_ROW;
+    factor = sel(empty, splat(1.0f), factor);
     UNROLL for (int i = 0; i < W; i++) t[i] =
-        d + i < D ? sel(factor == EMPTY_ROW, splat(0.0f), load(y + (d + i) * ldy) * factor)
-                  : splat(0.0f);
+        d + i < D ? sel(empty, splat(0.0f), load(y + (d + i) * ldy)) * factor : splat(0.0f);
     transpose_vectors(t);
     if (n == W && D >= W) {
         UNROLL for (int i = 0; i < W; i++) store(x[i] + d, t[i]);

@@ -10,6 +10,7 @@
 
 /* Keys at once: so many chains. 2 is slower even where there are 16 registers. */
 #define RULE_KEYS 4
+_Static_assert(RULE_KEYS <= VECTORS_MAX, "their softcaps are formed at once");
 
 /* What rules know of the lanes of one vector, and the maxima so far. */
 struct lanes {

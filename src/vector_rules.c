@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The rules of the vector engine: whatever a rule says of a row is put into its
- * lane. Masks, which lie along rows of keys, are transposed on their way in,
- * scores that are asked for on their way out.
+ * lane, see panel_rules.c. Scores that are asked for are transposed on their way
+ * out.
  */
 #include "vector.h"
 

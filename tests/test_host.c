@@ -151,6 +151,38 @@ static void test_environment_stays(void **state)
     free(locale);
 }
 
+/* What lies in scratch memory never enters arithmetic: a host may let exceptions trap. */
+static void test_scratch_raises_no_flags(void **state)
+{
+    static const int32_t isas[] = {ATTN_ISA_BASE, ATTN_ISA_AVX2, ATTN_ISA_ALL};
+    static const uint32_t filling[] = {0x7f800001, 0x7f7fffff, 0xff800000}; /* sNaN, huge, -inf */
+    enum { L = 61, D = 16 };
+    float x[L * D], out[L * D];
+    (void)state;
+    for (int i = 0; i < L * D; i++) x[i] = 1;
+    for (int n = 0; n < 3 * 3 * 4; n++) {
+        attn_op *op;
+        attn_args *args;
+        size_t bytes;
+        int64_t first = (int64_t[]){-L, -L / 2, 0, 7}[n / 9]; /* queries that see no key */
+        ok(attn_op_create(&op, 1, 1, D, D));
+        ok(attn_op_set_isa(op, isas[n % 3]));
+        ok(attn_op_set_causal(op, ATTN_CAUSAL_TOP_LEFT));
+        ok(attn_args_create(&args));
+        ok(attn_args_set_positions(args, 1, &first));
+        ok(attn_workspace_bytes(op, 1, L, L, args, &bytes));
+        uint32_t *memory = must_alloc(bytes / sizeof *memory + 1, sizeof *memory);
+        for (size_t i = 0; i < bytes / sizeof *memory; i++) memory[i] = filling[n / 3 % 3];
+        ok(attn_args_set_workspace(args, memory, bytes));
+        feclearexcept(FE_ALL_EXCEPT);
+        ok(attn_run_args(op, 1, L, L, x, x, x, out, args));
+        assert_false(fetestexcept(FE_INVALID | FE_OVERFLOW | FE_DIVBYZERO));
+        free(memory);
+        attn_args_destroy(args);
+        attn_op_destroy(op);
+    }
+}
+
 static void flush_denormals(bool on)
 {
 #if defined(__x86_64__)
@@ -372,6 +404,7 @@ int main(void)
         cmocka_unit_test(test_no_thread_before_it_is_needed),
         cmocka_unit_test(test_blas_threads_stay),
         cmocka_unit_test(test_environment_stays),
+        cmocka_unit_test(test_scratch_raises_no_flags),
         cmocka_unit_test(test_environment_reaches_the_pool),
         cmocka_unit_test(test_fork_between_runs),
         cmocka_unit_test(test_fork_during_a_run),
