@@ -140,6 +140,33 @@ static void panel_weights(const struct block *blk, const struct panel_span *p,
     kn->panel_softmax(t);
 }
 
+/* What is fetched beside the work on a panel. The first: the tile's values, and the keys of the
+   next tile, or of the next block. With the last tile the others: the queries of the next block,
+   head by head, and the rows that they write themselves. */
+static void fetch_ahead(const struct block *blk, const struct panel_span *p,
+                        const struct kv_tile *kv, bool more, struct panel *t)
+{
+    const struct block *next = blk->next;
+    if (p->n == 0) {
+        t->ahead[0] = (struct ahead){kv->v, kv->count, kv->ldv, t->Dv};
+        if (more)
+            t->ahead[1] = (struct ahead){kv->k + kv->count * kv->ldk, kv->count, kv->ldk, t->Dk};
+    }
+    if (more || !next) return;
+    if (p->n == 0) {
+        struct span all = attn_i_rows_span(blk->job, &next->item, next->i0, next->i0 + next->nq);
+        int64_t n = min64(next->cut->tile_keys, all.hi - all.lo);
+        struct kv_tile first = attn_i_kv_tile(next, all.lo, n);
+        if (n > 0) t->ahead[1] = (struct ahead){first.k, n, first.ldk, t->Dk};
+        return;
+    }
+    if (p->n - 1 < next->heads)
+        t->ahead[0] = (struct ahead){attn_i_queries(next, p->n - 1, next->i0), next->nq,
+                                     blk->job->q.sl, t->Dk};
+    t->ahead[1] = (struct ahead){blk->scratch->o_rows[p->row0],
+                                 min64(p->rows, blk->nq - p->row0 % blk->nq), blk->o_row, t->Dv};
+}
+
 /* more: other tiles follow. */
 static void attend_panel(const struct block *blk, struct kv_state *tile,
                          const struct panel_span *p, bool more)
@@ -161,13 +188,12 @@ static void attend_panel(const struct block *blk, struct kv_state *tile,
         if (t.first) memset(t.o, 0, (size_t)(p->lanes * t.Dv) * sizeof *t.o);
         return;
     }
-    if (p->n == 0) t.ahead_v = (struct ahead){kv.v, kv.ldv, t.Dv};
+    fetch_ahead(blk, p, &kv, more, &t);
     panel_weights(blk, p, &kv, &t, sight);
     bool copy = sight != SEES_ALL && attn_i_has_nan(blk, tile);
     struct kv_tile values = cut_tile(attn_i_values_for(blk, tile, copy), keys);
     t.v = values.v;
     t.ldv = values.ldv;
-    if (p->n == 0 && more) t.ahead_k = (struct ahead){kv.k + kv.count * kv.ldk, kv.ldk, t.Dk};
     blk->job->op->kernels->panel_values(&t);
     if (copy) repair(blk, p, &kv, &t);
 }

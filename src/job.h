@@ -106,6 +106,7 @@ struct plan {
     int64_t n_units, n_tasks;
     int32_t n_threads;
     bool small_products; /* every product takes BLAS's small-matrix path */
+    bool fetches_next;   /* units of several panels fetch for the next one */
     size_t thread_bytes; /* scratch of one thread */
     size_t shared_bytes; /* partial results of all units */
 };
@@ -210,6 +211,7 @@ struct block {
     float *scores[N_STAGES]; /* where a stage of (h0, i0) goes, or NULL */
     int64_t scores_head;     /* its stride of heads; rows are Lk apart */
     struct thread_scratch *scratch;
+    const struct block *next; /* what this thread may well do next, to be fetched; or NULL */
 };
 
 attn_status attn_i_run(const struct job *job, const struct plan *plan, struct scratch_list *list);

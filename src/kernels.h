@@ -44,10 +44,10 @@ struct few_rows {
     int64_t lds;
 };
 
-/* Rows that are read next, of which each is fetched into L2 beside the work. */
+/* Rows that are needed next, and are fetched into L2 beside the work. */
 struct ahead {
-    const float *rows; /* NULL: none */
-    int64_t ld, size;
+    const float *rows;
+    int64_t n, ld, size; /* n: 0, none */
 };
 
 /* The most vectors of queries in a panel. */
@@ -71,12 +71,12 @@ struct panel {
     const int32_t *lo, *hi;      /* [lanes]: sees keys [lo, hi) of the tile; NULL: all see all */
     struct {
         int64_t lo, hi;
-    } all;        /* keys that every lane sees */
-    float *top;   /* [lanes]: maximum of the tile's scores, then the factor of o */
-    float *m, *l; /* [lanes]: running maximum and sum */
-    float *o;     /* [Dv][lanes] */
-    bool first;   /* o is not there yet: panel_values sets it */
-    struct ahead ahead_v, ahead_k; /* fetched while K, and while V, is in use */
+    } all;                 /* keys that every lane sees */
+    float *top;            /* [lanes]: maximum of the tile's scores, then the factor of o */
+    float *m, *l;          /* [lanes]: running maximum and sum */
+    float *o;              /* [Dv][lanes] */
+    bool first;            /* o is not there yet: panel_values sets it */
+    struct ahead ahead[2]; /* fetched while K, and while V, is in use */
 };
 
 /* What changes the scores of a panel, beyond intervals: kernels->panel_rules. In this order. */

@@ -72,18 +72,33 @@ INLINE vf hide_unseen(const struct panel *t, int64_t i, int j, vf s)
     return sel(see, s, splat(-INFINITY));
 }
 
-INLINE void fetch_rows(const struct ahead *next, int64_t from, int64_t to)
+/* Which row is to be fetched next, and how many beside each register tile. */
+struct fetching {
+    const struct ahead *ahead;
+    int64_t row, rows;
+};
+
+INLINE struct fetching fetch_beside(const struct ahead *ahead, int64_t tiles)
 {
-    for (int64_t i = from; i < to && next->rows; i++)
-        for (int64_t d = 0; d < next->size; d += LINE) prefetch(next->rows, i * next->ld + d);
+    struct fetching f = {ahead, 0, ahead->n / (tiles + 1) + 1};
+    return f;
+}
+
+INLINE void fetch(struct fetching *f)
+{
+    const struct ahead *a = f->ahead;
+    int64_t end = f->row + f->rows < a->n ? f->row + f->rows : a->n;
+    for (; f->row < end; f->row++)
+        for (int64_t d = 0; d < a->size; d += LINE) prefetch(a->rows, f->row * a->ld + d);
 }
 
 /* ---------------------------------------------------------------- scores */
 
-INLINE void score_tile(int mr, int j0, int nv, const struct panel *t, int64_t i, vf *top)
+INLINE void score_tile(int mr, int j0, int nv, const struct panel *t, int64_t i, vf *top,
+                       struct fetching *f)
 {
     tile c = {{{0}}};
-    fetch_rows(&t->ahead_v, i, i + mr);
+    fetch(f);
     multiply(mr, j0, nv, c, t->Dk, t->k + i * t->ldk, t->ldk, 1, t->q);
     bool all = !t->lo || (i >= t->all.lo && i + mr <= t->all.hi);
     UNROLL for (int r = 0; r < mr; r++)
@@ -98,9 +113,9 @@ INLINE void score_tile(int mr, int j0, int nv, const struct panel *t, int64_t i,
 }
 
 INLINE void scores_of_keys(int j0, int nv, const struct panel *t, int64_t from, int64_t to,
-                           vf *top)
+                           vf *top, struct fetching *f)
 {
-#define STEP(mr, i) score_tile(mr, j0, nv, t, i, top)
+#define STEP(mr, i) score_tile(mr, j0, nv, t, i, top, f)
     FOR_TILES(from, to, STEP);
 #undef STEP
 }
@@ -109,7 +124,8 @@ INLINE void scores(int nv, const struct panel *t)
 {
     vf top[PANEL_VECTORS];
     UNROLL for (int j = 0; j < nv; j++) top[j] = splat(-INFINITY);
-#define KEYS(j0, from, to) scores_of_keys(j0, nv, t, from, to, top)
+    struct fetching f = fetch_beside(&t->ahead[0], t->keys / TILE_ROWS);
+#define KEYS(j0, from, to) scores_of_keys(j0, nv, t, from, to, top, &f)
     FOR_ENDS(nv, t, KEYS);
 #undef KEYS
     UNROLL for (int j = 0; j < nv; j++) store(t->top + j * W, top[j]);
@@ -173,10 +189,10 @@ void KERNEL(panel_softmax)(const struct panel *t) { FOR_VECTORS(t->vectors, soft
 
 /* ---------------------------------------------------------------- values */
 
-INLINE void value_tile(int mr, int nv, const struct panel *t, int64_t d)
+INLINE void value_tile(int mr, int nv, const struct panel *t, int64_t d, struct fetching *f)
 {
     tile c = {{{0}}};
-    fetch_rows(&t->ahead_k, t->keys * d / t->Dv, t->keys * (d + mr) / t->Dv);
+    fetch(f);
 #define KEYS(j0, from, to)                                                      \
     multiply(mr, j0, nv, c, (to) - (from), t->v + d + (from)*t->ldv, 1, t->ldv, \
              t->s + (from)*nv * W)
@@ -194,7 +210,8 @@ INLINE void value_tile(int mr, int nv, const struct panel *t, int64_t d)
 
 INLINE void values(int nv, const struct panel *t)
 {
-#define STEP(mr, d) value_tile(mr, nv, t, d)
+    struct fetching f = fetch_beside(&t->ahead[1], t->Dv / TILE_ROWS);
+#define STEP(mr, d) value_tile(mr, nv, t, d, &f)
     FOR_TILES(0, t->Dv, STEP);
 #undef STEP
 }

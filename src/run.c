@@ -294,6 +294,24 @@ static void run_unit(const struct run *run, struct block *blk, int64_t unit, int
     finish_block(blk);
 }
 
+/* The block that this thread will do next, if all go on as they do. Worth knowing for the vector
+   engine, which has time to fetch it beside several panels. */
+static const struct block *next_block(const struct run *run, const struct block *blk,
+                                      int64_t index, struct block *next)
+{
+    const struct job *job = run->job;
+    index += run->plan->n_threads;
+    if (!run->plan->fetches_next || index >= run->plan->n_units ||
+        blk->heads * blk->nq <= panel_lanes(job->op))
+        return NULL;
+    struct unit u = unit_of(run, index);
+    struct item it = attn_i_item(job, u.b);
+    const struct cut *cut = attn_i_cut(job, run->plan, it.Lq);
+    struct span q = {0, it.Lq - attn_i_rest(job, run->plan, it.Lq)};
+    *next = block_of(run, cut, &it, q, u, blk->scratch);
+    return next;
+}
+
 /* The queries q of a unit, or of a part of it, in a thread's memory. */
 static void run_queries(const struct run *run, char *memory, const struct cut *cut,
                         const struct item *it, struct span q, struct unit u, int64_t part,
@@ -304,7 +322,8 @@ static void run_queries(const struct run *run, char *memory, const struct cut *c
     bool mean = attn_i_mean_stages(run->job->args) > 0;
     int64_t last = mean ? run->job->op->Hq - 1 : u.h0;
     for (; u.h0 <= last; u.h0++) {
-        struct block blk = block_of(run, cut, it, q, u, &scratch);
+        struct block blk = block_of(run, cut, it, q, u, &scratch), next;
+        blk.next = mean ? NULL : next_block(run, &blk, u.index, &next);
         run_unit(run, &blk, u.index, part, all);
     }
 }

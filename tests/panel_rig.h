@@ -97,7 +97,8 @@ static void problem_make(struct problem *p, struct rng *rng, int64_t vectors, in
         p->cut = rng_chance(rng, 0.5);
     }
     problem_ends(p);
-    if (rng_chance(rng, 0.5)) p->t.ahead_v = p->t.ahead_k = (struct ahead){p->t.k, ldk + 64, 999};
+    if (rng_chance(rng, 0.5)) /* nowhere in memory */
+        p->t.ahead[0] = p->t.ahead[1] = (struct ahead){p->t.k, keys + 9, ldk + 64, 999};
 }
 
 static void problem_free(struct problem *p)
