@@ -866,7 +866,7 @@ ATTN_API const char *attn_status_string(attn_status status);
 
 /**
  * Which BLAS is in use: name and version, core, kind of threading and count,
- * and whether it was found usable. Text, cap, needed as in attn_explain().
+ * whether it knows this CPU, and whether it was found usable. Text, cap, needed as in attn_explain().
  *
  * @return ATTN_OK, ATTN_EBLAS when the BLAS is unusable (the text says why),
  *         ATTN_EINVAL when text is NULL and cap is not 0.

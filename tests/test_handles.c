@@ -311,6 +311,15 @@ static void test_texts(void **state)
     for (int n = 0; n < 5; n++) assert_true(strlen(attn_status_string(unknown[n])) > 1);
 }
 
+static int32_t isa_of_cpu(void)
+{
+#if RIG_X86_64
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return ATTN_ISA_AVX2;
+#endif
+    return ATTN_ISA_BASE;
+}
+
+/* A BLAS that takes this CPU for an old one is named so. */
 static void test_blas_info(void **state)
 {
     char whole[4096], text[4096];
@@ -328,6 +337,8 @@ static void test_blas_info(void **state)
         assert_memory_equal(text, whole, length);
     }
     bad(attn_blas_info(NULL, 5, &again));
+    bool slow = strstr(whole, "core Prescott;") != NULL && isa_of_cpu() != ATTN_ISA_BASE;
+    assert_int_equal(strstr(whole, "OPENBLAS_CORETYPE") != NULL, slow);
     print_message("%s\n", whole);
 }
 
