@@ -73,6 +73,10 @@ static void describe_plan(const struct job *job, const struct plan *p, struct te
 {
     describe_cut(job, &p->many, text);
     describe_cut(job, &p->few, text);
+    int64_t rest = job->args->offsets_q ? 0 : attn_i_rest(job, p, job->Lq);
+    if (rest > 0)
+        attn_i_say(text, "the last %lld of %lld queries as if few; ", (long long)rest,
+                   (long long)job->Lq);
     attn_i_say(text, "%lld unit%s of %lld head%s; threads: %d of %d; ", (long long)p->n_units,
                p->n_units == 1 ? "" : "s", (long long)p->heads, p->heads == 1 ? "" : "s",
                p->n_threads, job->op->threads);
