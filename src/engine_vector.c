@@ -114,14 +114,16 @@ static struct panel panel_state(const struct block *blk, const struct panel_span
 static void panel_ends(const struct block *blk, const struct panel_span *p,
                        const struct kv_tile *kv, struct panel *t)
 {
-    bool all = attn_i_gives_scores(blk->job);
+    bool all = attn_i_gives_scores(blk->job) || t->all.hi >= kv->count;
     int64_t W = blk->job->op->kernels->width, end = 0;
     for (int32_t j = 0; j < t->vectors; j++) {
         struct panel_span first = *p;
         first.rows = min64((j + 1) * W, p->rows);
-        int64_t last = panel_queries(blk, &first).hi - 1;
-        int64_t hi = attn_i_row_span(blk->job, &blk->item, last).hi - kv->j0;
-        if (all || j + 1 == t->vectors) hi = kv->count;
+        int64_t hi = kv->count;
+        if (!all && j + 1 < t->vectors) {
+            int64_t last = panel_queries(blk, &first).hi - 1;
+            hi = attn_i_row_span(blk->job, &blk->item, last).hi - kv->j0;
+        }
         end = min64(max64(end, round_up(hi, ENDS_UNIT)), kv->count);
         t->ends[j] = end;
     }

@@ -80,7 +80,7 @@ struct fetching {
 
 INLINE struct fetching fetch_beside(const struct ahead *ahead, int64_t tiles)
 {
-    struct fetching f = {ahead, 0, ahead->n / (tiles + 1) + 1};
+    struct fetching f = {ahead, 0, ahead->n > 0 ? ahead->n / (tiles + 1) + 1 : 0};
     return f;
 }
 
