@@ -84,7 +84,7 @@ def test_values_of_their_own(draw):
     agree(out, wanted, tolerance)
     assert (A[0, ..., 4:] == 0).all()
     one, A = mha(x[1], key[1], value[1], return_weights=True)
-    np.testing.assert_array_equal(one, out[1])
+    agree(one, wanted[1], tolerance)  # not the same bits: sgemm of half the rows
     assert A.shape == (3, 7, 9)
     weights = Weights(draw)
     mha = weights.put(attn.MultiHeadAttention(12, 3))
