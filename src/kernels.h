@@ -46,8 +46,8 @@ struct few_rows {
 
 /* Rows that are needed next, and are fetched into L2 beside the work. */
 struct ahead {
-    const float *rows;
-    int64_t n, ld, size; /* n: 0, none */
+    const void *rows;
+    int64_t n, ld, size; /* in bytes; n rows: 0, none */
 };
 
 /* The most vectors of queries in a panel. */
@@ -76,7 +76,7 @@ struct panel {
     float *m, *l;          /* [lanes]: running maximum and sum */
     float *o;              /* [Dv][lanes] */
     bool first;            /* o is not there yet: panel_values sets it */
-    struct ahead ahead[2]; /* fetched while K, and while V, is in use */
+    struct ahead ahead[2], masks; /* fetched while K, and while V, is in use; masks with K */
 };
 
 /* What changes the scores of a panel, beyond intervals: kernels->panel_rules. In this order. */

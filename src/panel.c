@@ -21,7 +21,7 @@
 #define TILE_ROWS 4 /* 12 of 16 registers */
 #endif
 
-#define LINE 16 /* floats in a cache line */
+#define LINE 64 /* bytes of a cache line */
 
 _Static_assert(ENDS_UNIT % TILE_ROWS == 0, "ends are those of register tiles");
 _Static_assert(PANEL_VECTORS <= VECTORS_MAX, "a key's exponentials are formed at once");
@@ -89,16 +89,17 @@ INLINE void fetch(struct fetching *f)
     const struct ahead *a = f->ahead;
     int64_t end = f->row + f->rows < a->n ? f->row + f->rows : a->n;
     for (; f->row < end; f->row++)
-        for (int64_t d = 0; d < a->size; d += LINE) prefetch(a->rows, f->row * a->ld + d);
+        for (int64_t d = 0; d < a->size; d += LINE) prefetch_line(a->rows, f->row * a->ld + d);
 }
 
 /* ---------------------------------------------------------------- scores */
 
 INLINE void score_tile(int mr, int j0, int nv, const struct panel *t, int64_t i, vf *top,
-                       struct fetching *f)
+                       struct fetching f[2])
 {
     tile c = {{{0}}};
     fetch(f);
+    fetch(f + 1);
     multiply(mr, j0, nv, c, t->Dk, t->k + i * t->ldk, t->ldk, 1, t->q);
     bool all = !t->lo || (i >= t->all.lo && i + mr <= t->all.hi);
     UNROLL for (int r = 0; r < mr; r++)
@@ -113,7 +114,7 @@ INLINE void score_tile(int mr, int j0, int nv, const struct panel *t, int64_t i,
 }
 
 INLINE void scores_of_keys(int j0, int nv, const struct panel *t, int64_t from, int64_t to,
-                           vf *top, struct fetching *f)
+                           vf *top, struct fetching f[2])
 {
 #define STEP(mr, i) score_tile(mr, j0, nv, t, i, top, f)
     FOR_TILES(from, to, STEP);
@@ -124,8 +125,9 @@ INLINE void scores(int nv, const struct panel *t)
 {
     vf top[PANEL_VECTORS];
     UNROLL for (int j = 0; j < nv; j++) top[j] = splat(-INFINITY);
-    struct fetching f = fetch_beside(&t->ahead[0], t->keys / TILE_ROWS);
-#define KEYS(j0, from, to) scores_of_keys(j0, nv, t, from, to, top, &f)
+    int64_t tiles = t->keys / TILE_ROWS;
+    struct fetching f[2] = {fetch_beside(&t->ahead[0], tiles), fetch_beside(&t->masks, tiles)};
+#define KEYS(j0, from, to) scores_of_keys(j0, nv, t, from, to, top, f)
     FOR_ENDS(nv, t, KEYS);
 #undef KEYS
     UNROLL for (int j = 0; j < nv; j++) store(t->top + j * W, top[j]);

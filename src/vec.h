@@ -52,10 +52,17 @@ INLINE vi lanes(void)
     return lane;
 }
 
-/* The cache line of p[at] into L2. It need not exist: no pointer is formed, nothing faults. */
+/* The cache line that lies so many bytes behind p into L2. It need not exist: no pointer is formed,
+   nothing faults. */
+INLINE void prefetch_line(const void *p, int64_t bytes)
+{
+    __builtin_prefetch((const void *)((uintptr_t)p + (size_t)bytes), 0, 2);
+}
+
+/* The one of p[at]. */
 INLINE void prefetch(const float *p, int64_t at)
 {
-    __builtin_prefetch((const void *)((uintptr_t)p + (size_t)at * sizeof *p), 0, 2);
+    prefetch_line(p, (int64_t)((size_t)at * sizeof *p));
 }
 
 /* W bytes, each as an integer. By lanes: of __builtin_convertvector GCC 12 makes scalar code. */

@@ -27,6 +27,9 @@ float attn_i_query_scale(const attn_op *op);
 /* What the rows of a panel see together, by all rules. */
 enum sight attn_i_panel_sight(const struct block *blk, const struct panel_span *p,
                               const struct kv_tile *kv);
+/* What a mask says of a strip, to be fetched: nothing where all its rows are one, or keys are
+   scattered. */
+struct ahead attn_i_masks_ahead(const struct job *job, const struct strip *t);
 /* What each lane sees of the tile, as far as intervals say, into t. */
 void attn_i_panel_keys(const struct block *blk, const struct panel_span *p,
                        const struct kv_tile *kv, struct panel *t);

@@ -73,6 +73,18 @@ void attn_i_panel_keys(const struct block *blk, const struct panel_span *p,
     t->hi = hi;
 }
 
+struct ahead attn_i_masks_ahead(const struct job *job, const struct strip *t)
+{
+    const struct mask *add = &job->args->mask_add, *keep = &job->args->mask_bool;
+    const struct mask *m = add->data ? add : keep; /* of both the larger */
+    if (!m->data || t->rows < 2 || m->strides[2] == 0 || m->strides[3] != 1)
+        return (struct ahead){0};
+    const void *at = m == add ? (const void *)attn_i_add_at(job, t->b, t->h, t->i0, t->j0)
+                              : attn_i_bool_at(job, t->b, t->h, t->i0, t->j0);
+    int64_t bytes = m == add ? sizeof(float) : 1;
+    return (struct ahead){at, t->rows, m->strides[2] * bytes, t->cols * bytes};
+}
+
 /* What the rules say of each lane's query. */
 static void lanes_of_rules(const struct block *blk, const struct panel_span *p,
                            const struct kv_tile *kv, const struct panel_rules *r)

@@ -98,7 +98,8 @@ static void problem_make(struct problem *p, struct rng *rng, int64_t vectors, in
     }
     problem_ends(p);
     if (rng_chance(rng, 0.5)) /* nowhere in memory */
-        p->t.ahead[0] = p->t.ahead[1] = (struct ahead){p->t.k, keys + 9, ldk + 64, 999};
+        p->t.ahead[0] = p->t.ahead[1] = p->t.masks =
+            (struct ahead){p->t.k, keys + 9, 4 * ldk + 256, 3999};
 }
 
 static void problem_free(struct problem *p)
