@@ -243,21 +243,31 @@ void KERNEL(panel_in)(int64_t rows, int32_t vectors, int64_t D, const float *con
         }
 }
 
-/* A square of W rows by W columns from d of y, of which n rows and, where D < W, D columns go
-   out. */
-INLINE void square_out(int64_t n, int64_t D, int64_t d, const float *y, int64_t ldy, vf factor,
-                       float *const *x)
+/* What goes out for W lanes; those of EMPTY_ROW never enter arithmetic. */
+INLINE vf finished(const float *y, vf factor)
+{
+    vi empty = factor == EMPTY_ROW;
+    return sel(empty, splat(0.0f), load(y)) * sel(empty, splat(1.0f), factor);
+}
+
+/* A square of W rows by W columns. Apart from those that are not whole, where an index into t puts
+   it into memory: half the time, 8 x 32 x 64 x1.05 and 12 x 128 x 64 x1.02 (Zen 4). */
+INLINE void square_out(int64_t d, const float *y, int64_t ldy, vf factor, float *const *x)
 {
     vf t[W];
-    vi empty = factor == EMPTY_ROW;
-    factor = sel(empty, splat(1.0f), factor);
-    UNROLL for (int i = 0; i < W; i++) t[i] =
-        d + i < D ? sel(empty, splat(0.0f), load(y + (d + i) * ldy)) * factor : splat(0.0f);
+    UNROLL for (int i = 0; i < W; i++) t[i] = finished(y + (d + i) * ldy, factor);
     transpose_vectors(t);
-    if (n == W && D >= W) {
-        UNROLL for (int i = 0; i < W; i++) store(x[i] + d, t[i]);
-        return;
-    }
+    UNROLL for (int i = 0; i < W; i++) store(x[i] + d, t[i]);
+}
+
+/* One of n rows and, where D < W, D columns. */
+static void part_out(int64_t n, int64_t D, int64_t d, const float *y, int64_t ldy, vf factor,
+                     float *const *x)
+{
+    vf t[W];
+    for (int64_t i = 0; i < W; i++)
+        t[i] = d + i < D ? finished(y + (d + i) * ldy, factor) : splat(0.0f);
+    transpose_vectors(t);
     for (int64_t i = 0; i < n; i++)
         if (D < W)
             store_n(x[i] + d, t[i], D);
@@ -269,8 +279,13 @@ void KERNEL(panel_out)(int64_t rows, int32_t vectors, int64_t D, const float *y,
                        const float *factor, float *const *x)
 {
     int64_t lanes = (int64_t)vectors * W;
-    for (int64_t r = 0; r < rows; r += W)
+    for (int64_t r = 0; r < rows; r += W) {
+        vf c = load(factor + r);
         for (int64_t d = 0; d < D; d += W)
-            square_out(rows - r < W ? rows - r : W, D, D < W ? 0 : last_start(d, D), y + r, lanes,
-                       load(factor + r), x + r);
+            if (rows - r >= W && D >= W)
+                square_out(last_start(d, D), y + r, lanes, c, x + r);
+            else
+                part_out(rows - r < W ? rows - r : W, D, D < W ? 0 : last_start(d, D), y + r,
+                         lanes, c, x + r);
+    }
 }
