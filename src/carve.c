@@ -109,5 +109,5 @@ size_t attn_i_total_bytes(size_t thread_bytes, size_t shared_bytes, int64_t n_th
 
 size_t attn_i_plan_bytes(const struct plan *plan)
 {
-    return attn_i_total_bytes(plan->thread_bytes, plan->shared_bytes, plan->n_threads);
+    return attn_i_total_bytes(plan->thread_bytes, plan->shared_bytes, plan->crew.most);
 }

@@ -205,14 +205,15 @@ static void attend_panel(const struct block *blk, struct kv_state *tile,
     t.all.lo = attn_i_row_span(blk->job, &blk->item, i.hi - 1).lo - kv.j0;
     t.all.hi = attn_i_row_span(blk->job, &blk->item, i.lo).hi - kv.j0;
     enum sight sight = t.all.lo <= 0 && t.all.hi >= kv.count ? SEES_ALL : SEES_SOME;
-    if (attn_i_has_rules(blk->job)) sight = attn_i_panel_sight(blk, p, &kv);
+    bool rules = attn_i_has_rules(blk->job);
+    if (rules) sight = attn_i_panel_sight(blk, p, &kv);
     if (sight == SEES_NONE) {
         attn_i_panel_skip(blk, p, &kv);
         if (t.first) memset(t.o, 0, (size_t)(p->lanes * t.Dv) * sizeof *t.o);
         return;
     }
     fetch_ahead(blk, p, &kv, more, &t);
-    fetch_masks(blk, p, &kv, more, &t);
+    if (rules) fetch_masks(blk, p, &kv, more, &t);
     panel_weights(blk, p, &kv, &t, sight);
     bool copy = sight != SEES_ALL && attn_i_has_nan(blk, tile);
     struct kv_tile values = cut_tile(attn_i_values_for(blk, tile, copy), keys);

@@ -79,7 +79,7 @@ static void describe_plan(const struct job *job, const struct plan *p, struct te
                    (long long)job->Lq);
     attn_i_say(text, "%lld unit%s of %lld head%s; threads: %d of %d; ", (long long)p->n_units,
                p->n_units == 1 ? "" : "s", (long long)p->heads, p->heads == 1 ? "" : "s",
-               p->n_threads, job->op->threads);
+               p->crew.most, job->op->threads);
 }
 
 static attn_status explain(const struct job *job, struct text *text)

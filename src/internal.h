@@ -46,13 +46,6 @@ void attn_i_say(struct text *text, const char *format, ...) __attribute__((forma
 
 #define LL(x) ((long long)(x))
 
-/* A thread is not woken for less than this, in nanoseconds of work as estimated at so many
-   operations in one. Two threads on 8 x 32 x 64 (21 us so estimated), 8 x 40 x 64 (33), 16 x 49 x
-   32 (49): x1.56, x1.74, x1.76 where the pool is awake, x0.71, x0.96, x1.22 where it slept (a
-   wake-up takes 20 to 30 us; Zen 4 in a VM). It decides who computes, never what. */
-#define THREAD_WORTH_NS 20e3
-#define FLOPS_PER_NS 100.0
-
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 
@@ -155,10 +148,28 @@ const struct kernels *attn_i_kernels(int32_t mask);
 /* The CPUs that this process may use, at least 1. */
 int32_t attn_i_cpu_count(void);
 
-/* fn(context, worker, task) for every task in [0, n_tasks) on at most n_threads threads, the
-   caller's among them as worker 0; worker < n_threads. Returns when all are done. */
-typedef void (*attn_i_task)(void *context, int32_t worker, int64_t task);
-void attn_i_parallel(int32_t n_threads, int64_t n_tasks, attn_i_task fn, void *context);
+/* How many threads may work on something, the caller's among them, and for how many of them it is
+   worth to wake those that sleep. Neither decides what is computed. */
+struct crew {
+    int32_t most, woken;
+};
+
+/* Work that is worth a thread more, in nanoseconds as estimated at so many operations in one: one
+   that sleeps takes 20 to 30 us to wake, one that looks for work is there in less than one. Two
+   threads on 8 x 32 x 64 (21 us so estimated), 8 x 40 x 64 (33), 16 x 49 x 32 (49): x1.56, x1.74,
+   x1.76 where the pool was awake, x0.71, x0.96, x1.22 where it slept (Zen 4 in a VM). */
+#define WAKE_WORTH_NS 20e3
+#define JOIN_WORTH_NS 5e3
+#define FLOPS_PER_NS 100.0
+struct crew attn_i_crew(double ns, int32_t threads, int64_t n_tasks);
+
+/* work(context, worker, tasks) on at most crew.most threads at once, the caller's as worker 0 and
+   others as 1 to crew.most - 1; each takes numbers of tasks from [0, n_tasks) while there are any.
+   The tasks that worker w begins with are the same each time. Returns when all are done. */
+struct tasks;
+typedef void (*attn_i_work)(void *context, int32_t worker, struct tasks *tasks);
+bool attn_i_next_task(struct tasks *tasks, int64_t *task);
+void attn_i_parallel(struct crew crew, int64_t n_tasks, attn_i_work work, void *context);
 void attn_i_fork_init(void); /* register the fork handlers, once; every op is made after it */
 
 #endif

@@ -104,7 +104,7 @@ struct plan {
     int64_t columns;      /* kv heads, or 1 when a unit walks over all heads to average them */
     int64_t n_blocks;     /* units per (item, column); of packed queries the sum over all items */
     int64_t n_units, n_tasks;
-    int32_t n_threads;
+    struct crew crew;
     bool small_products; /* every product takes BLAS's small-matrix path */
     bool fetches_next;   /* units of several panels fetch for the next one */
     size_t thread_bytes; /* scratch of one thread */

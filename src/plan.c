@@ -233,7 +233,7 @@ bool attn_i_pads_values(const attn_op *op, const struct cut *cut)
 
 /* -------------------------------------------------------------- the plan */
 
-/* Estimated time of the run on one thread, to decide how many are worth waking. */
+/* Estimated time of the run on one thread. */
 static double work_ns(const struct job *job)
 {
     const attn_op *op = job->op;
@@ -264,14 +264,6 @@ static bool is_large(const struct job *job)
     double keys = (double)job->Lk * (job->args->offsets_k ? 1.0 : (double)job->B);
     double rows = queries * (double)op->Hq + keys * (double)op->Hk;
     return rows * (double)(op->Dk + op->Dv) * sizeof(float) >= FETCH_BYTES;
-}
-
-static int32_t count_threads(const struct job *job, const struct plan *plan)
-{
-    double worth = work_ns(job) / THREAD_WORTH_NS;
-    int64_t n = min64(job->op->threads, plan->n_tasks);
-    if (worth < (double)n) n = (int64_t)worth;
-    return (int32_t)max64(n, 1);
 }
 
 /* The longest sequences of each kind, and the blocks of all. */
@@ -357,7 +349,7 @@ attn_status attn_i_plan(const struct job *job, struct plan *plan)
     struct shared shared;
     attn_i_carve_shared(job, &p, &c, &shared);
     p.shared_bytes = c.used;
-    p.n_threads = count_threads(job, &p);
+    p.crew = attn_i_crew(work_ns(job), op->threads, p.n_tasks);
     p.fetches_next = p.many.path == PATH_VECTOR && is_large(job);
     *plan = p;
     return attn_i_plan_bytes(&p) >= WORKSPACE_TOO_LARGE ? ATTN_EOVERFLOW : ATTN_OK;

@@ -111,17 +111,14 @@ static void store_tile(const struct projecting *p, const struct projection *to, 
     }
 }
 
-static void project_task(void *context, int32_t worker, int64_t task)
+static void project_task(const struct projecting *p, float *tile, int64_t task)
 {
-    const struct projecting *p = context;
     const struct projection *to = p->to;
     int64_t panel = task / p->row_blocks, block = task % p->row_blocks;
     while (panel >= panel_count(to->w)) panel -= panel_count(to++->w);
     const struct matrix *w = to->w;
     int64_t n0 = panel * w->width, width = stored_width(w, n0);
     int64_t end = min64((block + 1) * TASK_ROWS, p->B * p->L);
-    float *tile = p->tiles + (size_t)worker * p->tile_floats;
-    int32_t saved = attn_i_blas_thread_enter();
     for (int64_t r = block * TASK_ROWS; r < end; r += w->rows) {
         int64_t rows = min64(w->rows, end - r);
         for (int64_t k0 = 0; k0 < w->E; k0 += w->depth) {
@@ -142,13 +139,15 @@ static void project_task(void *context, int32_t worker, int64_t task)
         }
         store_tile(p, to, tile, r, rows, n0);
     }
-    attn_i_blas_thread_leave(saved);
 }
 
-static int32_t project_threads(const attn_op *op, double rows, double E, double N)
+static void project_tasks(void *context, int32_t worker, struct tasks *tasks)
 {
-    double worth = 2.0 * rows * E * N / FLOPS_PER_NS / THREAD_WORTH_NS;
-    return worth < 1.0 ? 1 : worth < op->threads ? (int32_t)worth : op->threads;
+    const struct projecting *p = context;
+    float *tile = p->tiles + (size_t)worker * p->tile_floats;
+    int32_t saved = attn_i_blas_thread_enter();
+    for (int64_t task; attn_i_next_task(tasks, &task);) project_task(p, tile, task);
+    attn_i_blas_thread_leave(saved);
 }
 
 int64_t attn_i_matrix_tasks(const struct matrix *w, int64_t rows)
@@ -166,6 +165,7 @@ void attn_i_project(struct projecting *p)
         tasks += attn_i_matrix_tasks(p->to[i].w, rows);
         N += p->to[i].w->N;
     }
-    int32_t n_threads = project_threads(p->op, (double)rows, (double)p->E, (double)N);
-    attn_i_parallel((int32_t)min64(n_threads, tasks), tasks, project_task, p);
+    double flops = 2.0 * (double)rows * (double)p->E * (double)N;
+    struct crew crew = attn_i_crew(flops / FLOPS_PER_NS, p->op->threads, tasks);
+    attn_i_parallel(crew, tasks, project_tasks, p);
 }

@@ -15,8 +15,12 @@ struct run {
     const struct plan *plan;
     char *threads; /* n_threads pieces of thread_bytes */
     struct shared shared;
-    /* of a thread that is alone: its scratch, and the cut that it is carved for. To do so for each
-       unit takes 2 % of 8 x 32 x 64. */
+};
+
+/* A thread's part in it: its scratch, and the cut that it is carved for. To do so for each unit
+   takes 2 % of 8 x 32 x 64. */
+struct worker {
+    char *memory;
     struct thread_scratch scratch;
     const struct cut *carved;
 };
@@ -304,7 +308,7 @@ static const struct block *next_block(const struct run *run, const struct block 
                                       int64_t index, struct block *next)
 {
     const struct job *job = run->job;
-    index += run->plan->n_threads;
+    index += run->plan->crew.most;
     if (!run->plan->fetches_next || index >= run->plan->n_units ||
         blk->heads * blk->nq <= panel_lanes(job->op))
         return NULL;
@@ -316,24 +320,20 @@ static const struct block *next_block(const struct run *run, const struct block 
     return next;
 }
 
-static struct thread_scratch *scratch_for(struct run *run, int32_t worker, const struct cut *cut,
-                                          struct thread_scratch *own)
+static struct thread_scratch *scratch_for(const struct run *run, struct worker *w,
+                                          const struct cut *cut)
 {
-    bool alone = run->plan->n_threads == 1;
-    if (alone && run->carved == cut) return &run->scratch;
-    struct thread_scratch *scratch = alone ? &run->scratch : own;
-    char *memory = run->threads + (size_t)worker * run->plan->thread_bytes;
-    attn_i_carve_thread(run->job, run->plan, cut, memory, scratch);
-    if (alone) run->carved = cut;
-    return scratch;
+    if (w->carved != cut) attn_i_carve_thread(run->job, run->plan, cut, w->memory, &w->scratch);
+    w->carved = cut;
+    return &w->scratch;
 }
 
 /* The queries q of a unit, or of a part of it. */
-static void run_queries(struct run *run, int32_t worker, const struct cut *cut,
+static void run_queries(const struct run *run, struct worker *worker, const struct cut *cut,
                         const struct item *it, struct span q, struct unit u, int64_t part,
                         bool all)
 {
-    struct thread_scratch own, *scratch = scratch_for(run, worker, cut, &own);
+    struct thread_scratch *scratch = scratch_for(run, worker, cut);
     bool mean = attn_i_mean_stages(run->job->args) > 0;
     int64_t last = mean ? run->job->op->Hq - 1 : u.h0;
     for (; u.h0 <= last; u.h0++) {
@@ -343,21 +343,27 @@ static void run_queries(struct run *run, int32_t worker, const struct cut *cut,
     }
 }
 
-static void run_task(void *context, int32_t worker, int64_t task)
+static void run_task(const struct run *run, struct worker *worker, int64_t task)
 {
-    struct run *run = context;
     const struct plan *plan = run->plan;
     bool all = plan->n_tasks == plan->n_units;
     struct unit u = unit_of(run, all ? task : task / plan->few.n_parts);
     struct item it = attn_i_item(run->job, u.b);
     const struct cut *cut = attn_i_cut(run->job, plan, it.Lq);
     struct span rest = {it.Lq - attn_i_rest(run->job, plan, it.Lq), it.Lq}, q = {0, rest.lo};
-    int32_t saved = attn_i_blas_thread_enter();
     run_queries(run, worker, cut, &it, q, u, all ? 0 : task % plan->few.n_parts, all);
     if (rest.lo < rest.hi && u.n + 1 == attn_i_item_blocks(run->job, plan, it.Lq)) {
         u.n = 0;
         run_queries(run, worker, &plan->rest, &it, rest, u, 0, true);
     }
+}
+
+static void run_tasks(void *context, int32_t worker, struct tasks *tasks)
+{
+    const struct run *run = context;
+    struct worker w = {.memory = run->threads + (size_t)worker * run->plan->thread_bytes};
+    int32_t saved = attn_i_blas_thread_enter();
+    for (int64_t task; attn_i_next_task(tasks, &task);) run_task(run, &w, task);
     attn_i_blas_thread_leave(saved);
 }
 
@@ -372,14 +378,14 @@ static void count_blocks(const struct job *job, const struct plan *plan, int64_t
 void attn_i_run_in(const struct job *job, const struct plan *plan, void *memory)
 {
     struct run run = {.job = job, .plan = plan, .threads = attn_i_align(memory)};
-    struct carver c = {.base = run.threads + (size_t)plan->n_threads * plan->thread_bytes};
+    struct carver c = {.base = run.threads + (size_t)plan->crew.most * plan->thread_bytes};
     attn_i_carve_shared(job, plan, &c, &run.shared);
     if (plan->few.n_parts > 1)
         for (int64_t u = 0; u < plan->n_units; u++)
             atomic_init(run.shared.left + u, (int32_t)plan->few.n_parts);
     if (job->args->offsets_q) count_blocks(job, plan, run.shared.first_block);
     attn_i_blas_enter(plan->small_products);
-    attn_i_parallel(plan->n_threads, plan->n_tasks, run_task, &run);
+    attn_i_parallel(plan->crew, plan->n_tasks, run_tasks, &run);
     attn_i_blas_leave(plan->small_products);
 }
 

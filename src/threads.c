@@ -8,9 +8,11 @@
  * promises: libgomp ends the process when a thread cannot be made and hangs
  * after fork.
  *
- * A run posts a team: numbered tasks behind an atomic counter. Workers join
- * teams that still have room; the caller works too, then takes the team off
- * the list and waits for those who joined.
+ * A run posts a team: numbered tasks, in a slice for each thread. Workers join
+ * teams that still have room, and go on to others' slices when theirs is done;
+ * the caller works too, then takes the team off the list and waits for those who
+ * joined. So a worker meets the same tasks again in the next run, and in its
+ * caches what it read and wrote.
  */
 #define _GNU_SOURCE
 #include "blas.h"
@@ -19,23 +21,37 @@
 #include <pthread.h>
 #include <signal.h>
 
+/* Slice s has the tasks s, s + n_slices, s + 2 n_slices ... */
+struct slice {
+    _Alignas(64) _Atomic int64_t next;
+};
+#define SLICES_MAX 64 /* more threads share them */
+
 struct team {
     struct team *next;
-    attn_i_task fn;
+    attn_i_work work;
     void *context;
     int64_t n_tasks;
-    _Atomic int64_t next_task;
-    fenv_t env;   /* the caller's */
-    int32_t room; /* workers that may still join; guarded by the pool's lock */
-    int32_t joined;
-    _Atomic int32_t working; /* workers inside; the last leaves under the lock */
+    fenv_t env;              /* the caller's */
+    int32_t room, joined;    /* workers that may still join, and that did; the lock guards them */
+    int32_t n_slices;
+    _Atomic bool drained;    /* no task is left to take */
+    _Atomic int32_t working; /* workers inside */
+    struct slice slices[SLICES_MAX];
+};
+
+/* What one thread takes from a team. */
+struct tasks {
+    struct team *team;
+    int32_t slice, tried;
 };
 
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t posted, left;
     struct team *teams;
-    int32_t n_workers;
+    int32_t n_workers, n_busy, n_asleep; /* busy: in a team */
+    int32_t missed; /* teams that nobody was awake for, since the last for which somebody was */
     _Atomic uint32_t posts; /* counts teams: what a spinning worker looks at */
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER,
           .posted = PTHREAD_COND_INITIALIZER,
@@ -44,6 +60,10 @@ static struct {
 /* Looks before sleeping: about 20 us on the machines measured, of the order of what a sleeping
    thread costs to wake. A decoder posts a team every few of these. */
 #define SPINS 1000
+
+/* After so many teams for which nobody was awake a wake-up is worth it all the same: more may follow
+   as fast, and find somebody awake. */
+#define MISSES 16
 
 static inline void relax(void)
 {
@@ -65,13 +85,24 @@ static void lock_pool(void)
     pthread_mutex_lock(&pool.lock);
 }
 
+bool attn_i_next_task(struct tasks *t, int64_t *task)
+{
+    struct team *team = t->team;
+    for (; t->tried < team->n_slices; t->tried++) {
+        struct slice *slice = team->slices + t->slice;
+        int64_t n = atomic_fetch_add_explicit(&slice->next, 1, memory_order_relaxed);
+        *task = t->slice + n * team->n_slices;
+        if (*task < team->n_tasks) return true;
+        t->slice = t->slice + 1 < team->n_slices ? t->slice + 1 : 0;
+    }
+    atomic_store_explicit(&team->drained, true, memory_order_relaxed);
+    return false;
+}
+
 static void do_tasks(struct team *team, int32_t worker)
 {
-    for (;;) {
-        int64_t task = atomic_fetch_add_explicit(&team->next_task, 1, memory_order_relaxed);
-        if (task >= team->n_tasks) return;
-        team->fn(team->context, worker, task);
-    }
+    struct tasks tasks = {.team = team, .slice = worker % team->n_slices};
+    team->work(team->context, worker, &tasks);
 }
 
 /* Rounding and the treatment of denormals are the caller's, whichever thread computes: the bits
@@ -87,13 +118,12 @@ static void compute_like(const fenv_t *env)
 static struct team *find_team(void)
 {
     struct team *t = pool.teams;
-    while (t && (t->room == 0 ||
-                 atomic_load_explicit(&t->next_task, memory_order_relaxed) >= t->n_tasks))
+    while (t && (t->room == 0 || atomic_load_explicit(&t->drained, memory_order_relaxed)))
         t = t->next;
     return t;
 }
 
-static void *work(void *unused)
+static void *worker_main(void *unused)
 {
     (void)unused;
     attn_i_blas_thread_start();
@@ -108,9 +138,12 @@ static void *work(void *unused)
                 relax();
             }
             lock_pool();
+            pool.n_asleep++;
             if (!find_team()) pthread_cond_wait(&pool.posted, &pool.lock);
+            pool.n_asleep--;
             continue;
         }
+        pool.n_busy++;
         team->room--;
         int32_t worker = ++team->joined;
         atomic_fetch_add_explicit(&team->working, 1, memory_order_relaxed);
@@ -118,6 +151,7 @@ static void *work(void *unused)
         compute_like(&team->env);
         do_tasks(team, worker);
         lock_pool();
+        pool.n_busy--; /* before the caller knows, whose next team may come at once */
         if (atomic_fetch_sub_explicit(&team->working, 1, memory_order_release) == 1)
             pthread_cond_broadcast(&pool.left);
     }
@@ -136,22 +170,59 @@ static void grow(int32_t n)
     pthread_sigmask(SIG_SETMASK, &all, &old);
     while (pool.n_workers < n) {
         pthread_t thread;
-        if (pthread_create(&thread, &attr, work, NULL) != 0) break;
+        if (pthread_create(&thread, &attr, worker_main, NULL) != 0) break;
         pool.n_workers++;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);
 }
 
-static void post(struct team *team)
+/* 1 to most, as x goes. */
+static int32_t threads_for(double x, int32_t most)
+{
+    return x < 1.0 ? 1 : x < most ? (int32_t)x : most;
+}
+
+struct crew attn_i_crew(double ns, int32_t threads, int64_t n_tasks)
+{
+    int32_t most = (int32_t)max64(1, min64(threads, n_tasks));
+    struct crew crew = {threads_for(ns / JOIN_WORTH_NS, most),
+                        threads_for(ns / WAKE_WORTH_NS, most)};
+    return crew;
+}
+
+/* For how many workers is there room? For all that look for work, and more that are woken where it
+   is worth it; the lock is held. */
+static int32_t find_room(struct crew crew)
+{
+    int32_t awake = pool.n_workers - pool.n_busy - pool.n_asleep, woken = crew.woken - 1;
+    bool missed = awake == 0 && woken == 0;
+    pool.missed = missed ? pool.missed + 1 : 0;
+    if (pool.missed == MISSES) {
+        pool.missed = 0;
+        woken = crew.most - 1;
+    }
+    int32_t room = awake > woken ? awake : woken;
+    room = room < crew.most - 1 ? room : crew.most - 1;
+    for (int32_t i = awake; i < room; i++) pthread_cond_signal(&pool.posted);
+    return room;
+}
+
+/* Returns false where nobody is to be expected. */
+static bool post(struct team *team, struct crew crew)
 {
     lock_pool();
-    grow(team->room);
-    team->next = pool.teams;
-    pool.teams = team;
-    for (int32_t i = 0; i < team->room; i++) pthread_cond_signal(&pool.posted);
+    grow(crew.most - 1);
+    team->room = find_room(crew);
+    bool posted = team->room > 0;
+    if (posted) {
+        team->next = pool.teams;
+        pool.teams = team;
+    }
     pthread_mutex_unlock(&pool.lock);
-    atomic_fetch_add_explicit(&pool.posts, 1, memory_order_relaxed); /* now the lock is free */
+    if (posted) /* now the lock is free */
+        atomic_fetch_add_explicit(&pool.posts, 1, memory_order_relaxed);
+    return posted;
 }
 
 /* Nobody joins any more; wait for those inside. */
@@ -163,27 +234,31 @@ static void withdraw(struct team *team)
     *at = team->next;
     pthread_mutex_unlock(&pool.lock);
     for (int i = 0; i < SPINS; i++) {
-        if (atomic_load_explicit(&team->working, memory_order_acquire) == 0) break;
+        if (atomic_load_explicit(&team->working, memory_order_acquire) == 0) return;
         relax();
     }
-    /* also when the spin saw 0: the last worker may still be about to broadcast */
     lock_pool();
     while (atomic_load_explicit(&team->working, memory_order_acquire) > 0)
         pthread_cond_wait(&pool.left, &pool.lock);
     pthread_mutex_unlock(&pool.lock);
 }
 
-void attn_i_parallel(int32_t n_threads, int64_t n_tasks, attn_i_task fn, void *context)
+void attn_i_parallel(struct crew crew, int64_t n_tasks, attn_i_work work, void *context)
 {
-    if (n_threads <= 1 || n_tasks <= 1) {
-        for (int64_t task = 0; task < n_tasks; task++) fn(context, 0, task);
-        return;
-    }
-    struct team team = {.fn = fn, .context = context, .n_tasks = n_tasks, .room = n_threads - 1};
-    fegetenv(&team.env);
-    post(&team);
+    bool alone = crew.most <= 1 || n_tasks <= 1;
+    struct team team; /* not all of it: only the slices that there are */
+    team.work = work;
+    team.context = context;
+    team.n_tasks = n_tasks;
+    team.joined = 0;
+    team.n_slices = alone ? 1 : crew.most < SLICES_MAX ? crew.most : SLICES_MAX;
+    atomic_init(&team.drained, false);
+    atomic_init(&team.working, 0);
+    for (int32_t i = 0; i < team.n_slices; i++) atomic_init(&team.slices[i].next, 0);
+    if (!alone) fegetenv(&team.env);
+    bool posted = !alone && post(&team, crew);
     do_tasks(&team, 0);
-    withdraw(&team);
+    if (posted) withdraw(&team);
 }
 
 /* ------------------------------------------------------------------ fork */
@@ -205,7 +280,7 @@ static void after_fork_in_parent(void)
 static void after_fork_in_child(void)
 {
     pool.teams = NULL;
-    pool.n_workers = 0;
+    pool.n_workers = pool.n_busy = pool.n_asleep = pool.missed = 0;
     pthread_cond_init(&pool.posted, NULL);
     pthread_cond_init(&pool.left, NULL);
     attn_i_blas_after_fork(true);

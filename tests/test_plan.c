@@ -175,10 +175,16 @@ static void test_parts_of_keys(void **state)
         }
 }
 
-/* Threads for so much work, when each must have its worth. */
+/* Are there threads for so much work, when each must have its worth? */
 static int64_t threads_for(double ns, const struct plan *p)
 {
-    return min64(min64((int64_t)(ns / THREAD_WORTH_NS), 64), p->n_tasks);
+    return max64(1, min64(min64((int64_t)ns, 64), p->n_tasks));
+}
+
+static void assert_crew(const struct plan *p, double ns)
+{
+    assert_int_equal(p->crew.woken, threads_for(ns / WAKE_WORTH_NS, p));
+    assert_int_equal(p->crew.most, threads_for(ns / JOIN_WORTH_NS, p));
 }
 
 /* Work is counted at 100 flops or 20 bytes a ns. */
@@ -192,32 +198,35 @@ static void test_threads_worth_waking(void **state)
     assert_int_equal(attn_args_create(&args), ATTN_OK);
     const double key = 2 * 4 * 2e3 * 128 / 100; /* ns for one key of each query */
     struct plan p = plan_of(op, &s, NULL);
-    assert_int_equal(p.n_threads, threads_for(1000 * key, &p));
+    assert_crew(&p, 1000 * key);
     s.Lk = 20;
     p = plan_of(op, &s, NULL);
-    assert_int_equal(p.n_threads, threads_for(20 * key, &p));
+    assert_crew(&p, 20 * key);
     s.Lk = 1000;
     p = plan_of(op, &s, NULL);
     assert_int_equal(attn_op_set_window(op, 9, 10), ATTN_OK); /* 20 keys again */
-    assert_int_equal(plan_of(op, &s, NULL).n_threads, threads_for(20 * key, &p));
+    p = plan_of(op, &s, NULL);
+    assert_crew(&p, 20 * key);
     assert_int_equal(attn_op_set_window(op, 9, -1), ATTN_OK); /* no bound to the right */
-    assert_int_equal(plan_of(op, &s, NULL).n_threads, threads_for(1000 * key, &p));
+    p = plan_of(op, &s, NULL);
+    assert_crew(&p, 1000 * key);
     assert_int_equal(attn_op_set_window(op, -1, -1), ATTN_OK);
     assert_int_equal(attn_op_set_chunk(op, 10), ATTN_OK);
-    assert_int_equal(plan_of(op, &s, NULL).n_threads, threads_for(10 * key, &p));
+    p = plan_of(op, &s, NULL);
+    assert_crew(&p, 10 * key);
     assert_int_equal(attn_op_set_chunk(op, 0), ATTN_OK);
     s.Lk = 40; /* packed: two sequences of 20 keys for 500 queries each */
     offsets[1][1] = 20, offsets[1][2] = 40;
     assert_int_equal(attn_args_set_offsets_q(args, offsets[0], ATTN_I64, 2), ATTN_OK);
     assert_int_equal(attn_args_set_offsets_k(args, offsets[1], ATTN_I64, 2), ATTN_OK);
     p = plan_of(op, &s, args);
-    assert_int_equal(p.n_threads, threads_for(10 * key, &p));
+    assert_crew(&p, 10 * key);
     assert_int_equal(attn_args_clear(args), ATTN_OK);
     s.Lq = 1, s.Lk = 4000; /* K and V: 16 MB */
     p = plan_of(op, &s, NULL);
-    assert_int_equal(p.n_threads, threads_for(2 * 4 * 4000 * 128 * 4 / 20.0, &p));
+    assert_crew(&p, 2 * 4 * 4000 * 128 * 4 / 20.0);
     s.Lk = 10;
-    assert_int_equal(plan_of(op, &s, NULL).n_threads, 1);
+    assert_int_equal(plan_of(op, &s, NULL).crew.most, 1);
     attn_args_destroy(args);
     attn_op_destroy(op);
 }

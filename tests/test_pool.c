@@ -23,10 +23,10 @@ struct work {
     _Atomic int times[N_TASKS], wrong_worker;
 };
 
-static void count(void *context, int32_t worker, int64_t task)
+static void count(void *context, int32_t worker, struct tasks *tasks)
 {
     struct work *w = context;
-    w->times[task]++;
+    for (int64_t task; attn_i_next_task(tasks, &task);) w->times[task]++;
     if (worker < 0 || worker >= w->n_threads) w->wrong_worker++;
 }
 
@@ -37,7 +37,7 @@ static void test_each_task_once(void **state)
     for (int32_t threads = 0; threads < 6; threads++)
         for (int n = 0; n < 6; n++) {
             struct work w = {.n_threads = threads > 0 ? threads : 1};
-            attn_i_parallel(threads, tasks[n], count, &w);
+            attn_i_parallel((struct crew){threads, threads}, tasks[n], count, &w);
             for (int64_t t = 0; t < N_TASKS; t++) assert_int_equal(w.times[t], t < tasks[n]);
             assert_int_equal(w.wrong_worker, 0);
         }
@@ -50,18 +50,19 @@ struct meeting {
     _Atomic bool signals_open;
 };
 
-static void meet(void *context, int32_t worker, int64_t task)
+static void meet(void *context, int32_t worker, struct tasks *tasks)
 {
     struct meeting *m = context;
     const struct timespec pause = {0, 1000000};
     sigset_t blocked;
-    (void)task;
     pthread_sigmask(SIG_SETMASK, NULL, &blocked);
     if (worker > 0 && (!sigismember(&blocked, SIGINT) || !sigismember(&blocked, SIGALRM)))
         m->signals_open = true;
-    m->present++;
-    for (int n = 0; m->present < m->expected && n < 60000; n++) nanosleep(&pause, NULL);
-    if (m->present < m->expected) m->alone++;
+    for (int64_t task; attn_i_next_task(tasks, &task);) {
+        m->present++;
+        for (int n = 0; m->present < m->expected && n < 60000; n++) nanosleep(&pause, NULL);
+        if (m->present < m->expected) m->alone++;
+    }
 }
 
 static void test_threads_take_part(void **state)
@@ -71,7 +72,7 @@ static void test_threads_take_part(void **state)
     pthread_sigmask(SIG_SETMASK, NULL, &before);
     for (int n = 2; n <= 5; n++) { /* the pool grows, and those that are there come again */
         struct meeting m = {.expected = n};
-        attn_i_parallel(n, n, meet, &m);
+        attn_i_parallel((struct crew){n, n}, n, meet, &m);
         assert_int_equal(m.alone, 0);
         assert_false(m.signals_open);
     }
@@ -83,7 +84,7 @@ static void test_threads_take_part(void **state)
 /* Two runs at once share the pool, each with as many as it asked for. */
 static void *one_of_two(void *context)
 {
-    attn_i_parallel(3, 3, meet, context);
+    attn_i_parallel((struct crew){3, 3}, 3, meet, context);
     return NULL;
 }
 
@@ -93,11 +94,31 @@ static void test_two_runs_share(void **state)
     pthread_t other;
     (void)state;
     struct meeting grow = {.expected = 7};
-    attn_i_parallel(7, 7, meet, &grow);
+    attn_i_parallel((struct crew){7, 7}, 7, meet, &grow);
     assert_int_equal(pthread_create(&other, NULL, one_of_two, &m), 0);
     one_of_two(&m);
     pthread_join(other, NULL);
     assert_int_equal(m.alone, 0);
+}
+
+/* Small teams wake nobody, but many of them do: then somebody is there for the next. */
+static void help(void *context, int32_t worker, struct tasks *tasks)
+{
+    _Atomic int *helpers = context;
+    const struct timespec pause = {0, 1000000};
+    for (int64_t task; attn_i_next_task(tasks, &task);) nanosleep(&pause, NULL);
+    if (worker > 0) ++*helpers;
+}
+
+static void test_many_small_teams_wake_the_pool(void **state)
+{
+    const struct timespec sleep = {0, 200000000};
+    _Atomic int helpers = 0;
+    (void)state;
+    nanosleep(&sleep, NULL); /* all of the pool sleeps by then */
+    for (int n = 0; n < 2000 && helpers == 0; n++)
+        attn_i_parallel((struct crew){2, 1}, 4, help, &helpers);
+    assert_true(helpers > 0);
 }
 
 int main(void)
@@ -106,6 +127,7 @@ int main(void)
         cmocka_unit_test(test_threads_take_part), /* first: it sees the pool made */
         cmocka_unit_test(test_each_task_once),
         cmocka_unit_test(test_two_runs_share),
+        cmocka_unit_test(test_many_small_teams_wake_the_pool),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
 }
