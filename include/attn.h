@@ -339,10 +339,12 @@ ATTN_API attn_status attn_op_set_layout(attn_op *op, int32_t layout);
 ATTN_API attn_status attn_op_set_engine(attn_op *op, int32_t engine);
 
 /**
- * Set how many threads a run may use, the caller's included. Small runs stay
- * on the caller's thread. The pool's threads are made at first need and shared
- * by all ops; a run goes on with fewer when they cannot be had. BLAS's own
- * threads are not used. The count never changes the bits of a result.
+ * Set how many threads a run may use, the caller's included. Runs of a few
+ * microseconds stay on the caller's thread, and those of a few dozen do unless
+ * other threads are still awake from a run just before. The pool's threads are
+ * made at first need and shared by all ops; a run goes on with fewer when they
+ * cannot be had. BLAS's own threads are not used. The count never changes the
+ * bits of a result.
  *
  * @param n 1 to 4096; 0, the default: the CPUs that this process may use,
  *          counted now
