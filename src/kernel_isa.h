@@ -9,6 +9,7 @@
 #define KERNEL_NAME_(name, isa) attn_i_##name##_##isa
 #define KERNEL_NAME(name, isa) KERNEL_NAME_(name, isa)
 #define KERNEL(name) KERNEL_NAME(name, ATTN_ISA_NAME)
+#define KERNEL_BELOW(name) KERNEL_NAME(name, ATTN_ISA_BELOW)
 
 void KERNEL(softmax_rows)(const struct softmax_rows *t);
 void KERNEL(finish_rows)(int64_t rows, int64_t Dv, float *o, int64_t ldo, const float *factor);
@@ -30,6 +31,10 @@ void KERNEL(add_bias)(int64_t rows, int64_t cols, const float *x, int64_t ldx, c
                       float *y, int64_t ldy);
 void KERNEL(dot_rows)(const struct few_rows *t);
 void KERNEL(add_rows)(const struct few_rows *t);
+#ifdef ATTN_ISA_BELOW
+void KERNEL_BELOW(dot_rows)(const struct few_rows *t);
+void KERNEL_BELOW(add_rows)(const struct few_rows *t);
+#endif
 void KERNEL(panel_in)(int64_t rows, int32_t vectors, int64_t D, const float *const *x,
                       float scale, float *y);
 void KERNEL(panel_out)(int64_t rows, int32_t vectors, int64_t D, const float *y,
