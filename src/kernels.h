@@ -63,12 +63,15 @@ struct panel {
     int64_t keys, Dk, Dv;
     const float *k, *v; /* [keys][ldk], [keys][ldv] */
     int64_t ldk, ldv;
-    const float *q;              /* [Dk][lanes], scaled */
-    float *s;                    /* [keys][lanes]: scores, then exp(s - max) */
-    int64_t ends[PANEL_VECTORS]; /* no lane of vectors 0 to j sees a key from ends[j] on: never
-                                    less than the one before, a multiple of ENDS_UNIT or keys,
-                                    which the last one is */
-    const int32_t *lo, *hi;      /* [lanes]: sees keys [lo, hi) of the tile; NULL: all see all */
+    const float *q;                /* [Dk][lanes], scaled */
+    float *s;                      /* [keys][lanes]: scores, then exp(s - max) */
+    int64_t starts[PANEL_VECTORS]; /* no lane from vector j on sees a key before starts[j]: the
+                                      first is 0, none less than the one before, multiples of
+                                      ENDS_UNIT and at most ends[0] */
+    int64_t ends[PANEL_VECTORS];   /* no lane of vectors 0 to j sees a key from ends[j] on: never
+                                      less than the one before, a multiple of ENDS_UNIT or keys,
+                                      which the last one is */
+    const int32_t *lo, *hi; /* [lanes]: sees keys [lo, hi) of the tile; NULL: all see all */
     struct {
         int64_t lo, hi;
     } all;                 /* keys that every lane sees */

@@ -23,21 +23,21 @@
 
 #define LINE 64 /* bytes of a cache line */
 
-_Static_assert(ENDS_UNIT % TILE_ROWS == 0, "ends are those of register tiles");
+_Static_assert(ENDS_UNIT % TILE_ROWS == 0, "starts and ends are those of register tiles");
 _Static_assert(PANEL_VECTORS <= VECTORS_MAX, "a key's exponentials are formed at once");
 
 typedef vf tile[TILE_ROWS][PANEL_VECTORS];
 
-/* c[i] += sum_k a[i * row + k * step] b[k], mr rows, vectors j0 to nv of the panel's nv */
-INLINE void multiply(int mr, int j0, int nv, tile c, int64_t n, const float *a, int64_t row,
-                     int64_t step, const float *b)
+/* c[i] += sum_k a[i * row + k * step] b[k], mr rows, vectors j0 to j1 of the panel's nv */
+INLINE void multiply(int mr, int j0, int j1, int nv, tile c, int64_t n, const float *a,
+                     int64_t row, int64_t step, const float *b)
 {
     for (int64_t k = 0; k < n; k++, a += step, b += nv * W) {
         vf y[PANEL_VECTORS];
-        UNROLL for (int j = j0; j < nv; j++) y[j] = load(b + j * W);
+        UNROLL for (int j = j0; j < j1; j++) y[j] = load(b + j * W);
         UNROLL for (int i = 0; i < mr; i++)
         {
-            UNROLL for (int j = j0; j < nv; j++) c[i][j] += y[j] * a[i * row];
+            UNROLL for (int j = j0; j < j1; j++) c[i][j] += y[j] * a[i * row];
         }
     }
 }
@@ -51,12 +51,17 @@ INLINE void multiply(int mr, int j0, int nv, tile c, int64_t n, const float *a, 
         if (i_ < (to)) step(1, i_);                                          \
     } while (0)
 
-/* Calls step(j, from, to): the keys [from, to) that concern vectors j to nv only. */
-#define FOR_ENDS(nv, t, step)                              \
-    do {                                                   \
-        step(0, 0, (t)->ends[0]);                          \
-        if ((nv) > 1) step(1, (t)->ends[0], (t)->ends[1]); \
-        if ((nv) > 2) step(2, (t)->ends[1], (t)->ends[2]); \
+/* Calls step(j0, j1, from, to): the keys [from, to) that concern vectors j0 to j1 only, in their
+   order. Where j1 is not nv, they are whole register tiles: no code is made for the rest of one. */
+#define FOR_KEYS(nv, t, step)                                         \
+    do {                                                              \
+        if ((nv) > 1 && (t)->starts[(nv)-1] > 0) {                    \
+            step(0, 1, 0, (t)->starts[1]);                            \
+            if ((nv) > 2) step(0, 2, (t)->starts[1], (t)->starts[2]); \
+        }                                                             \
+        step(0, nv, (t)->starts[(nv)-1], (t)->ends[0]);               \
+        if ((nv) > 1) step(1, nv, (t)->ends[0], (t)->ends[1]);        \
+        if ((nv) > 2) step(2, nv, (t)->ends[1], (t)->ends[2]);        \
     } while (0)
 
 /* Calls function(nv, ...) with the number of vectors of the panel as a constant. */
@@ -94,17 +99,17 @@ INLINE void fetch(struct fetching *f)
 
 /* ---------------------------------------------------------------- scores */
 
-INLINE void score_tile(int mr, int j0, int nv, const struct panel *t, int64_t i, vf *top,
+INLINE void score_tile(int mr, int j0, int j1, int nv, const struct panel *t, int64_t i, vf *top,
                        struct fetching f[2])
 {
     tile c = {{{0}}};
     fetch(f);
     fetch(f + 1);
-    multiply(mr, j0, nv, c, t->Dk, t->k + i * t->ldk, t->ldk, 1, t->q);
+    multiply(mr, j0, j1, nv, c, t->Dk, t->k + i * t->ldk, t->ldk, 1, t->q);
     bool all = !t->lo || (i >= t->all.lo && i + mr <= t->all.hi);
     UNROLL for (int r = 0; r < mr; r++)
     {
-        UNROLL for (int j = j0; j < nv; j++)
+        UNROLL for (int j = j0; j < j1; j++)
         {
             vf s = all ? c[r][j] : hide_unseen(t, i + r, j, c[r][j]);
             top[j] = vmax(s, top[j]);
@@ -113,10 +118,15 @@ INLINE void score_tile(int mr, int j0, int nv, const struct panel *t, int64_t i,
     }
 }
 
-INLINE void scores_of_keys(int j0, int nv, const struct panel *t, int64_t from, int64_t to,
-                           vf *top, struct fetching f[2])
+INLINE void scores_of_keys(int j0, int j1, int nv, const struct panel *t, int64_t from,
+                           int64_t to, vf *top, struct fetching f[2])
 {
-#define STEP(mr, i) score_tile(mr, j0, nv, t, i, top, f)
+    if (j1 < nv) {
+        for (int64_t i = from; i < to; i += TILE_ROWS)
+            score_tile(TILE_ROWS, j0, j1, nv, t, i, top, f);
+        return;
+    }
+#define STEP(mr, i) score_tile(mr, j0, j1, nv, t, i, top, f)
     FOR_TILES(from, to, STEP);
 #undef STEP
 }
@@ -127,8 +137,8 @@ INLINE void scores(int nv, const struct panel *t)
     UNROLL for (int j = 0; j < nv; j++) top[j] = splat(-INFINITY);
     int64_t tiles = t->keys / TILE_ROWS;
     struct fetching f[2] = {fetch_beside(&t->ahead[0], tiles), fetch_beside(&t->masks, tiles)};
-#define KEYS(j0, from, to) scores_of_keys(j0, nv, t, from, to, top, f)
-    FOR_ENDS(nv, t, KEYS);
+#define KEYS(j0, j1, from, to) scores_of_keys(j0, j1, nv, t, from, to, top, f)
+    FOR_KEYS(nv, t, KEYS);
 #undef KEYS
     UNROLL for (int j = 0; j < nv; j++) store(t->top + j * W, top[j]);
 }
@@ -138,26 +148,26 @@ void KERNEL(panel_scores)(const struct panel *t) { FOR_VECTORS(t->vectors, score
 /* --------------------------------------------------------------- softmax */
 
 /* One key's scores into exp(s - base), and to their sums. */
-INLINE void exp_of_key(int j0, int nv, float *s, const vf *base, vf *sum)
+INLINE void exp_of_key(int j0, int j1, float *s, const vf *base, vf *sum)
 {
     vf e[PANEL_VECTORS];
-    UNROLL for (int j = j0; j < nv; j++) e[j] = load(s + j * W) - base[j];
-    vexps(e + j0, nv - j0, LEAST_WEIGHT);
-    UNROLL for (int j = j0; j < nv; j++) store(s + j * W, e[j]);
-    UNROLL for (int j = j0; j < nv; j++) sum[j] += e[j];
+    UNROLL for (int j = j0; j < j1; j++) e[j] = load(s + j * W) - base[j];
+    vexps(e + j0, j1 - j0, LEAST_WEIGHT);
+    UNROLL for (int j = j0; j < j1; j++) store(s + j * W, e[j]);
+    UNROLL for (int j = j0; j < j1; j++) sum[j] += e[j];
 }
 
 /* from is even: the key says which of the two sums it goes to. */
-INLINE void exp_of_keys(int j0, int nv, const struct panel *t, int64_t from, int64_t to,
+INLINE void exp_of_keys(int j0, int j1, int nv, const struct panel *t, int64_t from, int64_t to,
                         const vf *base, vf sum[2][PANEL_VECTORS])
 {
     float *s = t->s + from * nv * W;
     int64_t i = from;
     for (; i + 2 <= to; i += 2, s += 2 * nv * W) {
-        exp_of_key(j0, nv, s, base, sum[0]);
-        exp_of_key(j0, nv, s + nv * W, base, sum[1]);
+        exp_of_key(j0, j1, s, base, sum[0]);
+        exp_of_key(j0, j1, s + nv * W, base, sum[1]);
     }
-    if (i < to) exp_of_key(j0, nv, s, base, sum[0]);
+    if (j1 == nv && i < to) exp_of_key(j0, j1, s, base, sum[0]);
 }
 
 /*
@@ -180,8 +190,8 @@ INLINE void softmax(int nv, const struct panel *t)
         store(t->m + j * W, new);
         sum[0][j] = sum[1][j] = splat(0.0f);
     }
-#define KEYS(j0, from, to) exp_of_keys(j0, nv, t, from, to, base, sum)
-    FOR_ENDS(nv, t, KEYS);
+#define KEYS(j0, j1, from, to) exp_of_keys(j0, j1, nv, t, from, to, base, sum)
+    FOR_KEYS(nv, t, KEYS);
 #undef KEYS
     UNROLL for (int j = 0; j < nv; j++)
         store(t->l + j * W, load(t->l + j * W) + (sum[0][j] + sum[1][j]));
@@ -195,10 +205,10 @@ INLINE void value_tile(int mr, int nv, const struct panel *t, int64_t d, struct 
 {
     tile c = {{{0}}};
     fetch(f);
-#define KEYS(j0, from, to)                                                      \
-    multiply(mr, j0, nv, c, (to) - (from), t->v + d + (from)*t->ldv, 1, t->ldv, \
+#define KEYS(j0, j1, from, to)                                                      \
+    multiply(mr, j0, j1, nv, c, (to) - (from), t->v + d + (from)*t->ldv, 1, t->ldv, \
              t->s + (from)*nv * W)
-    FOR_ENDS(nv, t, KEYS);
+    FOR_KEYS(nv, t, KEYS);
 #undef KEYS
     UNROLL for (int r = 0; r < mr; r++)
     {

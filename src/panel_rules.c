@@ -106,7 +106,7 @@ INLINE void rules_of_keys(int loop, int there, int count, const struct panel *t,
 INLINE void rules_of_vector(int loop, int there, const struct panel *t,
                             const struct panel_rules *r, int64_t lane)
 {
-    int64_t row = (int64_t)t->vectors * W, end = t->ends[lane / W];
+    int64_t row = (int64_t)t->vectors * W, start = t->starts[lane / W], end = t->ends[lane / W];
     struct lanes v = {.inv_cap = HAS(CAP) ? 1.0f / r->cap : 0.0f};
     UNROLL for (int i = 0; i < RULE_KEYS; i++) v.top[i] = splat(-INFINITY);
     struct masks m;
@@ -114,9 +114,9 @@ INLINE void rules_of_vector(int loop, int there, const struct panel *t,
     if (HAS(SLOPES)) v.slope = load(r->slopes + lane), v.at = load(r->at + lane);
     if (HAS(IDS)) v.id = load_ints(r->id + lane);
     if (t->lo) v.lo = load_ints(t->lo + lane), v.hi = load_ints(t->hi + lane);
-    for (int64_t key = 0; key < end; key += W) {
+    for (int64_t key = start; key < end; key += W) {
         int64_t n = end - key < W ? end - key : W, k = 0;
-        int64_t there_are = t->keys - key, at = key % MASK_KEYS;
+        int64_t there_are = t->keys - key, at = (key - start) % MASK_KEYS;
         if (HAS(KEEP)) keep_of_lanes(r, lane, key, there_are < W ? there_are : W, &m);
         if (HAS(ADD) && at == 0)
             copy_add(r, lane, key, there_are < MASK_KEYS ? there_are : MASK_KEYS, add);

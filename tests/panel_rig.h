@@ -24,7 +24,7 @@ static float *aligned_floats(int64_t n)
 struct problem {
     struct pages k_pages, v_pages;
     struct panel t;
-    bool cut; /* lanes have ends of their own */
+    bool cut; /* vectors have starts and ends of their own */
     int64_t lanes;
     int32_t lo[64], hi[64];
     float *old_o, old_m[64], old_l[64];
@@ -35,22 +35,52 @@ static bool sees(const struct problem *p, int64_t lane, int64_t j)
     return !p->t.lo || (j >= p->lo[lane] && j < p->hi[lane]);
 }
 
-/* May the kernels leave key j alone as far as this lane goes? */
-static bool beyond_end(const struct problem *p, int64_t lane, int64_t j)
+/* The keys that the kernels form for this lane, seen or not. */
+static int64_t start_of(const struct problem *p, int64_t lane)
 {
-    return j >= p->t.ends[lane / kn->width];
+    return p->t.starts[lane / kn->width];
 }
 
-/* All keys; where cut, multiples of 8 beyond what the lanes so far see. */
+static int64_t end_of(const struct problem *p, int64_t lane)
+{
+    return p->t.ends[lane / kn->width];
+}
+
+/* All keys; where cut, from the first to the last that lanes on that side of them see, in
+   multiples of 8. */
 static void problem_ends(struct problem *p)
 {
-    int64_t end = 0;
-    for (int32_t j = 0; j < p->t.vectors; j++) {
-        for (int64_t i = j * kn->width; i < (j + 1) * kn->width; i++)
-            if (p->lo[i] < p->hi[i]) end = max64(end, round_up(p->hi[i], 8));
-        bool all = !p->cut || j + 1 == p->t.vectors;
-        p->t.ends[j] = all ? p->t.keys : min64(end, p->t.keys);
+    int32_t n = p->t.vectors;
+    for (int32_t j = 0; j < n; j++) {
+        int64_t start = p->t.keys, end = 0;
+        for (int64_t i = 0; i < p->lanes; i++) {
+            if (p->lo[i] >= p->hi[i]) continue;
+            if (i < (j + 1) * kn->width) end = max64(end, round_up(p->hi[i], 8));
+            if (i >= j * kn->width) start = min64(start, p->lo[i]);
+        }
+        p->t.ends[j] = p->cut && j + 1 < n ? min64(end, p->t.keys) : p->t.keys;
+        p->t.starts[j] = p->cut && j > 0 ? min64(start, p->t.ends[0]) / 8 * 8 : 0;
     }
+}
+
+/* Lanes see any keys; where cut, mostly a window each that moves along the keys. */
+static void problem_sees(struct problem *p, struct rng *rng)
+{
+    int64_t keys = p->t.keys, left = rng_int(rng, -1, keys), right = rng_int(rng, 0, keys);
+    if (rng_chance(rng, 0.6)) {
+        p->t.lo = p->lo;
+        p->t.hi = p->hi;
+        p->cut = rng_chance(rng, 0.6);
+    }
+    bool window = p->cut && rng_chance(rng, 0.8);
+    for (int64_t i = 0; i < p->lanes; i++) {
+        int64_t a = rng_int(rng, 0, keys), b = rng_int(rng, 0, keys), at = i * keys / p->lanes;
+        p->lo[i] = (int32_t)(window ? max64(at - left, 0) : min64(a, b));
+        p->hi[i] = (int32_t)(window ? min64(at + right, keys) : max64(a, b));
+        p->t.all.lo = max64(p->t.all.lo, p->lo[i]);
+        p->t.all.hi = min64(p->t.all.hi, p->hi[i]);
+    }
+    problem_ends(p);
 }
 
 static void problem_make(struct problem *p, struct rng *rng, int64_t vectors, int64_t keys,
@@ -85,18 +115,8 @@ static void problem_make(struct problem *p, struct rng *rng, int64_t vectors, in
         bool begun = rng_chance(rng, 0.7);
         p->t.m[i] = p->old_m[i] = begun ? (float)rng_int(rng, -9, 9) : -INFINITY;
         p->t.l[i] = p->old_l[i] = begun ? (float)rng_int(rng, 1, 9) : 0.0f;
-        int64_t a = rng_int(rng, 0, keys), b = rng_int(rng, 0, keys);
-        p->lo[i] = (int32_t)min64(a, b);
-        p->hi[i] = (int32_t)max64(a, b);
-        p->t.all.lo = max64(p->t.all.lo, p->lo[i]);
-        p->t.all.hi = min64(p->t.all.hi, p->hi[i]);
     }
-    if (rng_chance(rng, 0.6)) {
-        p->t.lo = p->lo;
-        p->t.hi = p->hi;
-        p->cut = rng_chance(rng, 0.5);
-    }
-    problem_ends(p);
+    problem_sees(p, rng);
     if (rng_chance(rng, 0.5)) /* nowhere in memory */
         p->t.ahead[0] = p->t.ahead[1] = p->t.masks =
             (struct ahead){p->t.k, keys + 9, 4 * ldk + 256, 3999};
