@@ -169,8 +169,7 @@ static void fetch_ahead(const struct block *blk, const struct panel_span *p,
     struct ahead *beside_k = &t->ahead[0], *beside_v = &t->ahead[1];
     if (p->n == 0) {
         *beside_k = rows_ahead(kv->v, kv->count, kv->ldv, t->Dv);
-        if (more)
-            *beside_v = rows_ahead(kv->k + kv->count * kv->ldk, kv->count, kv->ldk, t->Dk);
+        if (more) *beside_v = rows_ahead(kv->k + kv->count * kv->ldk, kv->count, kv->ldk, t->Dk);
     }
     if (more || !next) return;
     if (p->n == 0) {
@@ -181,8 +180,8 @@ static void fetch_ahead(const struct block *blk, const struct panel_span *p,
         return;
     }
     if (p->n - 1 < next->heads)
-        *beside_k = rows_ahead(attn_i_queries(next, p->n - 1, next->i0), next->nq,
-                               blk->job->q.sl, t->Dk);
+        *beside_k =
+            rows_ahead(attn_i_queries(next, p->n - 1, next->i0), next->nq, blk->job->q.sl, t->Dk);
     *beside_v = rows_ahead(blk->scratch->o_rows[p->row0],
                            min64(p->rows, blk->nq - p->row0 % blk->nq), blk->o_row, t->Dv);
 }

@@ -74,11 +74,11 @@ struct panel {
     const int32_t *lo, *hi; /* [lanes]: sees keys [lo, hi) of the tile; NULL: all see all */
     struct {
         int64_t lo, hi;
-    } all;                 /* keys that every lane sees */
-    float *top;            /* [lanes]: maximum of the tile's scores, then the factor of o */
-    float *m, *l;          /* [lanes]: running maximum and sum */
-    float *o;              /* [Dv][lanes] */
-    bool first;            /* o is not there yet: panel_values sets it */
+    } all;        /* keys that every lane sees */
+    float *top;   /* [lanes]: maximum of the tile's scores, then the factor of o */
+    float *m, *l; /* [lanes]: running maximum and sum */
+    float *o;     /* [Dv][lanes] */
+    bool first;   /* o is not there yet: panel_values sets it */
     struct ahead ahead[2], masks; /* fetched while K, and while V, is in use; masks with K */
 };
 

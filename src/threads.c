@@ -32,8 +32,8 @@ struct team {
     attn_i_work work;
     void *context;
     int64_t n_tasks;
-    fenv_t env;              /* the caller's */
-    int32_t room, joined;    /* workers that may still join, and that did; the lock guards them */
+    fenv_t env;           /* the caller's */
+    int32_t room, joined; /* workers that may still join, and that did; the lock guards them */
     int32_t n_slices;
     _Atomic bool drained;    /* no task is left to take */
     _Atomic int32_t working; /* workers inside */
