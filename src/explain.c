@@ -77,9 +77,11 @@ static void describe_plan(const struct job *job, const struct plan *p, struct te
     if (rest > 0)
         attn_i_say(text, "the last %lld of %lld queries as if few; ", (long long)rest,
                    (long long)job->Lq);
-    attn_i_say(text, "%lld unit%s of %lld head%s; threads: %d of %d; ", (long long)p->n_units,
+    attn_i_say(text, "%lld unit%s of %lld head%s; threads: %d", (long long)p->n_units,
                p->n_units == 1 ? "" : "s", (long long)p->heads, p->heads == 1 ? "" : "s",
-               p->crew.most, job->op->threads);
+               p->crew.woken);
+    if (p->crew.most > p->crew.woken) attn_i_say(text, ", or %d if awake,", p->crew.most);
+    attn_i_say(text, " of %d; ", job->op->threads);
 }
 
 static attn_status explain(const struct job *job, struct text *text)

@@ -138,6 +138,9 @@ static void test_one_and_many(void **state)
     attn_op_destroy(op);
     ok(attn_op_create(&op, 4, 4, 8, 8));
     assert_non_null(strstr(text_of(op, 1, 1, 9), "; 4 units of 1 head; threads: 1 of "));
+    ok(attn_op_set_threads(op, 2)); /* 13 us as estimated, and 52 */
+    assert_non_null(strstr(text_of(op, 1, 100, 100), "; threads: 1, or 2 if awake, of 2; "));
+    assert_non_null(strstr(text_of(op, 1, 200, 200), "; threads: 2 of 2; "));
     assert_non_null(strstr(text_of(op, 0, 1, 9), "nothing to do: B is 0"));
     assert_non_null(strstr(text_of(op, 1, 0, 9), "nothing to do: Lq is 0"));
     attn_op_destroy(op);
