@@ -90,15 +90,17 @@ static void *one_of_two(void *context)
 
 static void test_two_runs_share(void **state)
 {
-    struct meeting m = {.expected = 6};
-    pthread_t other;
     (void)state;
     struct meeting grow = {.expected = 7};
     attn_i_parallel((struct crew){7, 7}, 7, meet, &grow);
-    assert_int_equal(pthread_create(&other, NULL, one_of_two, &m), 0);
-    one_of_two(&m);
-    pthread_join(other, NULL);
-    assert_int_equal(m.alone, 0);
+    for (int n = 0; n < 200; n++) { /* a worker that both teams count on is rare */
+        struct meeting m = {.expected = 6};
+        pthread_t other;
+        assert_int_equal(pthread_create(&other, NULL, one_of_two, &m), 0);
+        one_of_two(&m);
+        pthread_join(other, NULL);
+        assert_int_equal(m.alone, 0);
+    }
 }
 
 /* Small teams wake nobody, but many of them do: then somebody is there for the next. */
@@ -121,6 +123,22 @@ static void test_many_small_teams_wake_the_pool(void **state)
     assert_true(helpers > 0);
 }
 
+/* Beside others a small team has no help, though workers are awake. */
+static void small_teams(void *context, int32_t worker, struct tasks *tasks)
+{
+    (void)worker;
+    for (int64_t task; attn_i_next_task(tasks, &task);)
+        for (int n = 0; n < 100; n++) attn_i_parallel((struct crew){2, 1}, 4, help, context);
+}
+
+static void test_small_teams_beside_others(void **state)
+{
+    _Atomic int helpers = 0;
+    (void)state;
+    attn_i_parallel((struct crew){2, 2}, 2, small_teams, &helpers);
+    assert_int_equal(helpers, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -128,6 +146,7 @@ int main(void)
         cmocka_unit_test(test_each_task_once),
         cmocka_unit_test(test_two_runs_share),
         cmocka_unit_test(test_many_small_teams_wake_the_pool),
+        cmocka_unit_test(test_small_teams_beside_others),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
 }

@@ -341,10 +341,10 @@ ATTN_API attn_status attn_op_set_engine(attn_op *op, int32_t engine);
 /**
  * Set how many threads a run may use, the caller's included. Runs of a few
  * microseconds stay on the caller's thread, and those of a few dozen do unless
- * other threads are still awake from a run just before. The pool's threads are
- * made at first need and shared by all ops; a run goes on with fewer when they
- * cannot be had. BLAS's own threads are not used. The count never changes the
- * bits of a result.
+ * threads of the pool are still awake from a run just before and no other
+ * caller has a run. The pool's threads are made at first need and shared by all
+ * ops; a run goes on with fewer when they cannot be had. BLAS's own threads are
+ * not used. The count never changes the bits of a result.
  *
  * @param n 1 to 4096; 0, the default: the CPUs that this process may use,
  *          counted now
