@@ -116,10 +116,9 @@ INLINE void rules_of_vector(int loop, int there, const struct panel *t,
     if (t->lo) v.lo = load_ints(t->lo + lane), v.hi = load_ints(t->hi + lane);
     for (int64_t key = start; key < end; key += W) {
         int64_t n = end - key < W ? end - key : W, k = 0;
-        int64_t there_are = t->keys - key, at = (key - start) % MASK_KEYS;
-        if (HAS(KEEP)) keep_of_lanes(r, lane, key, there_are < W ? there_are : W, &m);
-        if (HAS(ADD) && at == 0)
-            copy_add(r, lane, key, there_are < MASK_KEYS ? there_are : MASK_KEYS, add);
+        int64_t left = t->keys - key, at = (key - start) % MASK_KEYS;
+        if (HAS(KEEP)) keep_of_lanes(r, lane, key, left < W ? left : W, &m);
+        if (HAS(ADD) && at == 0) copy_add(r, lane, key, left < MASK_KEYS ? left : MASK_KEYS, add);
         if (HAS(ADD)) add_of_lanes(add, at, &m);
         float *s = t->s + key * row + lane;
         for (; k + RULE_KEYS <= n; k += RULE_KEYS)

@@ -13,7 +13,7 @@
 struct run {
     const struct job *job;
     const struct plan *plan;
-    char *threads; /* n_threads pieces of thread_bytes */
+    char *threads; /* crew.most pieces of thread_bytes */
     struct shared shared;
 };
 

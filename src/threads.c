@@ -80,8 +80,8 @@ static inline void relax(void)
 #endif
 }
 
-/* The lock is held for less than a microsecond. A thread that sleeps for it costs 20 to 100 times
-   that to wake. */
+/* The lock is held for less than a microsecond, but where threads are made or woken. A thread that
+   sleeps for it costs 20 to 100 times that to wake. */
 static void lock_pool(void)
 {
     for (int i = 0; i < SPINS; i++) {
